@@ -161,14 +161,8 @@ impl KvType {
     /// Elements and bytes of one block.
     pub const fn block(self) -> BlockType {
         match self {
-            KvType::F16 => BlockType {
-                elements: 1,
-                bytes: 2,
-            },
-            KvType::F32 => BlockType {
-                elements: 1,
-                bytes: 4,
-            },
+            KvType::F16 => BlockType { elements: 1, bytes: 2 },
+            KvType::F32 => BlockType { elements: 1, bytes: 4 },
         }
     }
 
