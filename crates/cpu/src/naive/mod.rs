@@ -1,0 +1,2 @@
+//! Reference kernels: the shortest loops that state what each operation means, never optimised.
+//! Tests hold the SIMD kernels against them.
