@@ -32,7 +32,7 @@ macro_rules! lanes_kernel {
         = $body:ident[$($given:tt)*];) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)]
-        $vis unsafe fn $name<$($params)*>(isa: $crate::simd::dispatch::Isa, $($arg: $ty),*) $(-> $ret)? {
+        $vis unsafe fn $name<$($params)*>(isa: $crate::simd::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
             unsafe fn avx512<$($params)*>($($arg: $ty),*) $(-> $ret)? {

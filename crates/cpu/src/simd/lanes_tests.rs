@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::dispatch::Isa;
+use super::isa::Isa;
 use super::lanes::{LANES, Lanes, lanes_kernel};
 
 #[inline(always)]

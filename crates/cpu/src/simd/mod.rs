@@ -1,11 +1,10 @@
 //! Kernels on vector registers, and the only place besides the arena that uses `unsafe`.
 //!
 //! A kernel is generic over its vectors and compiled once for each instruction set;
-//! [`dispatch::Isa`] picks one at run time.
+//! [`isa::Isa`] picks one at run time.
 #![allow(unsafe_code)]
 
-pub mod dispatch;
-pub(crate) mod dot;
+pub mod isa;
 pub(crate) mod lanes;
 #[cfg(test)]
 mod lanes_tests;
