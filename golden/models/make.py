@@ -36,7 +36,7 @@ class Case:
     heads: int = 4
     kv_heads: int = 2
     dk: int = 16
-    ffn: int = 96
+    ffn: int = 80
     vocab: int = 300
     kind: Type = Type.F16
     narrow: Type | None = None  # type of matrices whose rows are no whole number of blocks of `kind`
@@ -69,7 +69,7 @@ QKV = ("attn_q", "attn_k", "attn_v")
 CASES = [
     # More than 256 tokens: attention crosses a block of the cache.
     Case("llama-tied", "llama", tokens=320, wrong=ROPE_WRONG),
-    Case("llama-untied", "llama", tied=False, heads=3, kv_heads=1, dk=32, ffn=80,
+    Case("llama-untied", "llama", tied=False, heads=3, kv_heads=1, dk=32,
          biases=QKV + ("attn_output", "ffn_gate", "ffn_up", "ffn_down"),
          keys={"rope.freq_base": 500000.0}, wrong=ROPE_WRONG | {"no biases": "bias", "tied": "output.weight"}),
     Case("llama-fused", "llama", fused=True, heads=4, kv_heads=1, biases=("attn_qkv",), wrong=ROPE_WRONG | {"no bias": "bias"}),
@@ -86,7 +86,7 @@ CASES = [
          }),
     Case("qwen2", "qwen2", tied=False, biases=QKV, keys={"rope.freq_base": 1e6},
          wrong={"adjacent pairs": dict(adjacent=True), "default base": dict(base=10000.0), "no biases": "bias"}),
-    Case("qwen3", "qwen3", heads=3, kv_heads=1, dk=32, ffn=80, head_norms=True, keys={"rope.freq_base": 1e6},
+    Case("qwen3", "qwen3", heads=3, kv_heads=1, dk=32, head_norms=True, keys={"rope.freq_base": 1e6},
          wrong={"adjacent pairs": dict(adjacent=True), "no head norms": dict(norm_heads=False)}),
     # Sliding pattern and local base by default; linear scaling on global layers only. Then half of each head rotated, and a cap.
     Case("gemma3", layers=7, keys={"attention.sliding_window": 32, "rope.freq_base": 1e6, "rope.scaling.type": "linear",
@@ -104,7 +104,7 @@ CASES += [
     for kind in (Type.F32, Type.F16, Type.BF16)
 ]
 CASES += [
-    Case(f"type-{kind.name.lower()}", "llama", kind=kind, dk=32, heads=2, kv_heads=1, ffn=160, tied=False)
+    Case(f"type-{kind.name.lower()}", "llama", kind=kind, dk=32, heads=2, kv_heads=1, ffn=128)
     for kind in (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.IQ4_NL, Type.MXFP4)
 ]
 CASES += [
