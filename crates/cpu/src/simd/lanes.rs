@@ -73,6 +73,9 @@ pub(crate) use lanes_kernel;
 /// # Safety
 /// An implementation must make `load*` and `store*` touch exactly the elements they name.
 pub(crate) unsafe trait Lanes: Copy {
+    /// How many values the register file holds: kernels size their tiles by it.
+    const REGISTERS: usize;
+
     /// `x` in every lane.
     ///
     /// # Safety
@@ -200,8 +203,8 @@ pub(crate) unsafe trait Lanes: Copy {
     /// `e^self` within 2 ulp: exactly 1 at 0, infinite above 88.73, 0 below -87.33 (no
     /// denormal results, which would be slow to compute with), NaN where `self` is NaN.
     ///
-    /// `e^x = 2^n e^r` with `n = round(x / ln 2)`; on |r| <= ln 2 / 2 a polynomial of degree 6
-    /// whose first two coefficients are exactly 1.
+    /// `e^x = 2^n e^r` with `n = round(x / ln 2)`; on |r| <= ln 2 / 2 the minimax
+    /// polynomial of degree 6 whose first two coefficients are exactly 1.
     #[inline(always)]
     fn exp(self) -> Self {
         let c = |x| self.same(x);
@@ -211,10 +214,10 @@ pub(crate) unsafe trait Lanes: Copy {
         // ln 2 in two parts; the first has so few bits that its product with n is exact.
         let r = n.fma(c(-0.693_359_4), x);
         let r = n.fma(c(2.121_944_4e-4), r);
-        let p = r.fma(c(1.388_899_8e-3), c(8.333_361e-3));
-        let p = p.fma(r, c(4.166_664_6e-2));
-        let p = p.fma(r, c(1.666_666_7e-1));
-        let p = p.fma(r, c(0.5));
+        let p = r.fma(c(1.381_458_4e-3), c(8.368_724e-3));
+        let p = p.fma(r, c(4.166_839e-2));
+        let p = p.fma(r, c(1.666_652_1e-1));
+        let p = p.fma(r, c(0.499_999_94));
         let p = r.mul(r).fma(p, r).add(c(1.0));
         self.select_less(c(-87.33), c(0.0), p.scale_by_power(n))
     }
@@ -291,6 +294,9 @@ fn power_of_two(n: i32) -> f32 {
 
 // SAFETY: every access goes through references to exactly the named elements.
 unsafe impl Lanes for PortableLanes {
+    /// Sixteen registers of four lanes, as on x86-64 without AVX and on AArch64 at least.
+    const REGISTERS: usize = 4;
+
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         PortableLanes([x; LANES])

@@ -8,7 +8,7 @@ use super::lanes::{LANES, Lanes};
 
 /// Sixteen lanes in one 512-bit register.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512Lanes(__m512);
+pub(crate) struct Avx512Lanes(pub(super) __m512);
 
 /// A mask of the lanes with index below `n`.
 #[inline(always)]
@@ -20,6 +20,8 @@ fn mask_first(n: usize) -> __mmask16 {
 // that the processor has AVX-512; pointers are used for exactly the elements that the trait
 // names, by instructions that need no alignment and do not touch masked elements.
 unsafe impl Lanes for Avx512Lanes {
+    const REGISTERS: usize = 32;
+
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         // SAFETY: see the impl.
@@ -229,7 +231,7 @@ unsafe fn max_of_8(x: __m256) -> f32 {
 
 /// Sixteen lanes in two 256-bit registers: lanes 0 .. 8 and 8 .. 16.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2Lanes(__m256, __m256);
+pub(crate) struct Avx2Lanes(pub(super) __m256, pub(super) __m256);
 
 /// Eight lanes of ones followed by eight of zeros: the window that starts `n` before the border
 /// is the mask of the first `n` lanes.
@@ -303,6 +305,8 @@ unsafe fn transpose_8(r: [__m256; 8]) -> [__m256; 8] {
 // that the processor has AVX2, FMA and F16C; pointers are used for exactly the elements that the
 // trait names, by instructions that need no alignment and do not touch masked elements.
 unsafe impl Lanes for Avx2Lanes {
+    const REGISTERS: usize = 8;
+
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
         // SAFETY: see the impl.
