@@ -6,7 +6,8 @@ use tailrace_types::WeightType;
 
 /// Rows of a weight tensor in the model file: a matrix `[rows x cols]` whose row `o` gives `y[o] = sum_i W[o][i] x[i]`.
 ///
-/// A vector (norm weight, bias, rope factors) is a slice of one row.
+/// It is elements `first_row * cols .. (first_row + rows) * cols` of the tensor. A vector (norm weight, bias, rope factors) is one row;
+/// part of a vector (the bias of a fused projection) is `rows` rows of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorSlice {
     /// Index of the tensor in the file's tensor table.
@@ -81,7 +82,7 @@ pub struct Rope {
     pub dims: u32,
     /// Base of the frequencies: pair `j` turns by `position * base^(-2j / dims)`.
     pub base: f32,
-    /// Positions are divided by this factor (linear scaling); 1 where there is none.
+    /// Positions are divided by this factor (linear scaling, or the interpolated part of YaRN); 1 where there is none.
     pub linear: f32,
     /// Each frequency is divided by its factor; `dims / 2` elements.
     pub factors: Option<TensorSlice>,
