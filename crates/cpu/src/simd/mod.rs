@@ -4,9 +4,23 @@
 //! [`isa::Isa`] picks one at run time.
 #![allow(unsafe_code)]
 
+pub mod attention;
+#[cfg(test)]
+mod attention_tests;
+mod attention_tiles;
 pub mod isa;
 pub(crate) mod lanes;
 #[cfg(test)]
 mod lanes_tests;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod lanes_x86;
+pub(crate) mod dispatch;
+pub(crate) mod dot;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod dot_x86;
+pub mod matmul;
+mod matmul_f32;
+mod matmul_q8;
+pub mod quantize;
+pub mod unpack;
+mod weights;
