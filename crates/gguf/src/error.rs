@@ -191,7 +191,7 @@ fn supported() -> String {
 /// Characters that [`escape`] keeps.
 const ESCAPED_CHARS_MAX: usize = 128;
 
-/// Text from a file made fit for one line of a terminal: control and other invisible characters, quotes and bytes that are no UTF-8
+/// Text from a file made fit for one line of a terminal: control and other invisible characters, double quotes and bytes that are no UTF-8
 /// become escape sequences, and what exceeds 128 characters is cut off with `...`.
 pub fn escape(text: &[u8]) -> String {
     let mut out = String::new();
@@ -201,7 +201,10 @@ pub fn escape(text: &[u8]) -> String {
             if chars == ESCAPED_CHARS_MAX {
                 return out + "...";
             }
-            out.extend(c.escape_debug());
+            match c {
+                '\'' => out.push(c),
+                _ => out.extend(c.escape_debug()),
+            }
             chars += 1;
         }
         if !chunk.invalid().is_empty() {
@@ -230,7 +233,7 @@ mod tests {
     #[test]
     fn escapes_what_a_terminal_would_obey() {
         assert_eq!(escape("blk.0 é".as_bytes()), "blk.0 é");
-        assert_eq!(escape(b"a\x1b[2J\n\"\xff"), "a\\u{1b}[2J\\n\\\"\\xff");
+        assert_eq!(escape(b"a\x1b[2J\n\"'\xff"), "a\\u{1b}[2J\\n\\\"'\\xff");
         assert_eq!(escape("\u{202e}\u{200b}\u{9b}".as_bytes()), "\\u{202e}\\u{200b}\\u{9b}");
         let long = escape(&[b'x'; 4000]);
         assert_eq!(long, "x".repeat(128) + "...");

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::error::{Fault, GgufError, TensorFault, escape, quote};
 use crate::metadata::Metadata;
 use crate::mmap::Mapping;
-use crate::parse::{self, TensorInfo};
+use crate::parse::{self, Container, TensorInfo};
 use crate::split::{self, Split};
 
 /// A GGUF model: its metadata, its tensors and their bytes.
@@ -90,7 +90,7 @@ impl Gguf {
 
     /// A model of the first file, and the split that it begins.
     fn begin(shard: Shard) -> Result<(Self, Option<Split>), GgufError> {
-        let container = parse::parse(shard.bytes(), 0).map_err(|fault| shard.invalid(fault))?;
+        let container = shard.parse(0)?;
         let split = Split::of(&container.metadata).map_err(|fault| shard.invalid(fault))?;
         if let Some(Split { number, count, .. }) = split.filter(|split| split.number != 0) {
             return Err(shard.invalid(Fault::Split(format!(
@@ -106,7 +106,7 @@ impl Gguf {
     /// Adds the next file of a split model.
     fn append(&mut self, shard: Shard, first: Split) -> Result<(), GgufError> {
         let number = self.shards.len();
-        let container = parse::parse(shard.bytes(), number).map_err(|fault| shard.invalid(fault))?;
+        let container = shard.parse(number)?;
         let split = Split::of(&container.metadata).map_err(|fault| shard.invalid(fault))?;
         let belongs = split.is_some_and(|split| split.number as usize == number && split.count == first.count);
         if !belongs {
@@ -257,6 +257,15 @@ impl Shard {
             Storage::Mapped(mapping) => mapping.bytes(),
             Storage::Owned(bytes) => bytes,
         }
+    }
+
+    /// Reads the header as that of file `number`, and gives its pages back: all that it says was copied.
+    fn parse(&self, number: usize) -> Result<Container, GgufError> {
+        let container = parse::parse(self.bytes(), number).map_err(|fault| self.invalid(fault))?;
+        if let Storage::Mapped(mapping) = &self.storage {
+            mapping.release(0..container.header_bytes);
+        }
+        Ok(container)
     }
 
     fn invalid(&self, fault: Fault) -> GgufError {

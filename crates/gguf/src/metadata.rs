@@ -173,6 +173,12 @@ impl Metadata {
     }
 }
 
+impl<K: Into<String>, V: Into<Value>> FromIterator<(K, V)> for Metadata {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(values: I) -> Self {
+        Self { values: values.into_iter().map(|(key, value)| (key.into(), value.into())).collect() }
+    }
+}
+
 fn wrong(key: &str, value: &Value, wanted: &'static str) -> GgufError {
     GgufError::WrongType { key: escape(key.as_bytes()), found: value.type_name(), wanted }
 }

@@ -79,6 +79,8 @@ pub(crate) struct Container {
     pub(crate) metadata: Metadata,
     /// In file order.
     pub(crate) tensors: Vec<TensorInfo>,
+    /// Bytes before the data section.
+    pub(crate) header_bytes: usize,
 }
 
 /// Reads the container in `bytes`, which is file number `shard` of its model.
@@ -88,8 +90,9 @@ pub(crate) fn parse(bytes: &[u8], shard: usize) -> Result<Container, Fault> {
     let metadata = reader.metadata(key_count)?;
     let alignment = alignment(&metadata)?;
     let tensors = reader.tensors(tensor_count, shard)?;
-    let tensors = place(tensors, reader.cursor.at() as u64, alignment, reader.len)?;
-    Ok(Container { metadata, tensors })
+    let header_bytes = reader.cursor.at();
+    let tensors = place(tensors, header_bytes as u64, alignment, reader.len)?;
+    Ok(Container { metadata, tensors, header_bytes })
 }
 
 struct Reader<'a> {
