@@ -1,1 +1,143 @@
-//! placeholder
+//! The boundary between the engine and the devices that compute: a [`Loader`] takes a plan and weights and gives an
+//! [`Executor`], which runs submissions and has no way to allocate.
+
+use std::borrow::Cow;
+
+use tailrace_types::TokenId;
+
+pub use tailrace_kv as kv;
+pub use tailrace_plan as plan;
+
+pub use kv::Phase;
+
+use kv::StepPlan;
+use plan::spec::TensorSlice;
+use plan::{DeviceSizes, Plan, RowKind};
+
+/// One token to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The token.
+    pub token: TokenId,
+    /// Its position in its sequence.
+    pub position: u32,
+    /// Index of its sequence's view in the step plan.
+    pub view: u32,
+}
+
+/// Rows to compute, and where the cells that they read and write are.
+#[derive(Clone, Copy, Debug)]
+pub struct Submission<'a> {
+    /// The row bucket.
+    pub phase: Phase,
+    /// Rows, grouped by view, positions ascending in each.
+    pub rows: &'a [Row],
+    /// Transfers to make first, and the segments to read.
+    pub cache: &'a StepPlan,
+}
+
+/// Bytes of a model file, as a loader reads them.
+pub trait WeightFile: Sync {
+    /// `count` rows of `slice` from its row `first` on, in their storage type.
+    fn rows(&self, slice: &TensorSlice, first: u64, count: u64) -> Result<Cow<'_, [u8]>, DeviceError>;
+    /// Says that those rows will not be read again, so that their memory can be given back.
+    fn release(&self, slice: &TensorSlice, first: u64, count: u64);
+    /// The values of `slice` as f32.
+    fn values(&self, slice: &TensorSlice) -> Result<Vec<f32>, DeviceError>;
+}
+
+/// Bytes that a row of the memory map has really used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HighWater {
+    /// The row.
+    pub kind: RowKind,
+    /// Most bytes in use at once so far.
+    pub used_bytes: u64,
+    /// Bytes that the plan gave it.
+    pub row_bytes: u64,
+}
+
+/// What a device counted since it was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes copied into the tail.
+    pub tail_written_bytes: u64,
+    /// Bytes of the tail that attention read.
+    pub tail_read_bytes: u64,
+    /// Bytes copied from the tail back into frames.
+    pub tail_fetched_bytes: u64,
+}
+
+/// How a device is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Fill dropped frames and consumed ring slots with NaN, so that a tail which is only a label cannot pass.
+    pub poison: bool,
+}
+
+/// Makes executors for one kind of device.
+pub trait Loader: DeviceSizes {
+    /// Allocates every arena of the plan, loads the weights and seals. `progress` is told the fraction loaded.
+    fn load(
+        &self,
+        plan: Plan,
+        weights: &dyn WeightFile,
+        options: LoadOptions,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Box<dyn Executor>, DeviceError>;
+}
+
+/// A sealed device: every byte it will ever use is allocated, but for extents of the tail.
+pub trait Executor: Send {
+    /// The plan that it runs.
+    fn plan(&self) -> &Plan;
+
+    /// Makes the transfers that come before, computes the rows and stores their cells, makes those that come after.
+    ///
+    /// A submission without rows makes transfers only.
+    ///
+    /// The residual stream of the rows is kept until the next submission, for [`Executor::logits`].
+    fn submit(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError>;
+
+    /// Logits `[rows][vocab]` of rows of the last submission, at most `limits.logit_rows` of them at once.
+    fn logits(&mut self, rows: &[u32]) -> Result<&[f32], DeviceError>;
+
+    /// Most bytes used of each of the plan's device rows, and of the tail.
+    fn high_water(&self) -> Vec<HighWater>;
+
+    /// Bytes moved so far.
+    fn traffic(&self) -> Traffic;
+}
+
+/// What a device could not do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceError {
+    /// Memory that the plan or the tail needs was refused by the system.
+    OutOfMemory {
+        /// For what.
+        what: &'static str,
+        /// How much, in bytes.
+        bytes: u64,
+    },
+    /// The model file could not be read.
+    Weights(String),
+    /// The submission does not fit the plan: a defect of the caller.
+    Misuse(&'static str),
+    /// A worker failed.
+    Worker,
+}
+
+impl std::fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            DeviceError::OutOfMemory { what, bytes } => {
+                write!(f, "the system refused {} for {what}", tailrace_types::Bytes(*bytes))
+            }
+            DeviceError::Weights(why) => write!(f, "cannot load the weights: {why}"),
+            DeviceError::Misuse(why) => write!(f, "internal error: {why}"),
+            DeviceError::Worker => write!(f, "internal error: a worker thread failed"),
+        }
+    }
+}
+
+impl std::error::Error for DeviceError {}

@@ -105,17 +105,15 @@ pub(crate) fn fit(
     device: &dyn DeviceSizes,
 ) -> Result<(CachePlan, MemoryMap), PlanError> {
     let needs = needs(&lowered.layers, limits);
-    let smallest = smallest_window(&needs);
     let window = match (limits.window_cells, limits.device_bytes_max) {
         (Some(cells), _) => Window::asked(&needs, cells),
         (None, None) => Window::Resident,
         (None, Some(cap)) => largest_window(lowered, limits, device, &needs, cap),
     };
     let (cache, map) = divide(lowered, limits, device, &needs, window);
+    let needed = map.device_bytes();
     match limits.device_bytes_max {
-        Some(cap) if map.device_bytes() > cap => {
-            let (_, least) = divide(lowered, limits, device, &needs, smallest);
-            let needed = if limits.window_cells.is_some() { map.device_bytes() } else { least.device_bytes() };
+        Some(cap) if needed > cap => {
             Err(PlanError::DoesNotFit { cap, needed, map: Box::new(map), hints: Vec::new() })
         }
         _ => Ok((cache, map)),
@@ -133,22 +131,25 @@ enum Window {
 impl Window {
     fn asked(needs: &Needs, cells: u32) -> Self {
         let frames = cells.div_ceil(BLOCK_CELLS).max(1);
-        if frames.saturating_add(needs.landing) >= needs.blocks { Window::Resident } else { Window::Frames(frames) }
+        // Without layers of global reach there are no frames, and nothing to spill.
+        let covers = needs.frame_bytes == 0 || frames.saturating_add(needs.landing) >= needs.blocks;
+        if covers { Window::Resident } else { Window::Frames(frames) }
     }
 }
 
-/// The least that can run: one frame of window, or all of a context that is no larger.
-fn smallest_window(needs: &Needs) -> Window {
-    Window::asked(needs, BLOCK_CELLS)
-}
-
-/// The largest window under `cap`; the smallest one where even that does not fit.
+/// The largest window under `cap`; where none fits, the one that takes the fewest bytes.
 fn largest_window(lowered: &Lowered, limits: &Limits, device: &dyn DeviceSizes, needs: &Needs, cap: u64) -> Window {
     let bytes = |window| divide(lowered, limits, device, needs, window).1.device_bytes();
-    if needs.frame_bytes == 0 || bytes(Window::Resident) <= cap {
+    let resident = bytes(Window::Resident);
+    let Window::Frames(least) = Window::asked(needs, BLOCK_CELLS) else { return Window::Resident };
+    if resident <= cap {
         return Window::Resident;
     }
-    let Window::Frames(least) = smallest_window(needs) else { return Window::Resident };
+    let smallest = bytes(Window::Frames(least));
+    if smallest > cap {
+        // The ring comes with spilling, so a small context can take less where it is resident.
+        return if resident <= smallest { Window::Resident } else { Window::Frames(least) };
+    }
     // Bytes grow with the window: the largest that fits lies between the least and the first that is resident.
     let (mut low, mut high) = (least, needs.blocks - needs.landing);
     while high - low > 1 {
@@ -214,7 +215,8 @@ fn divide(
     let overlay_frames = match spills {
         true => {
             let free = workspace.saturating_sub(overlay_offset) / frame_bytes;
-            (free as u32).min(needs.blocks - needs.landing.min(needs.blocks))
+            // No more frames than blocks.
+            free.min((needs.blocks - window_frames - landing_frames) as u64) as u32
         }
         false => 0,
     };

@@ -29,6 +29,8 @@ pub trait DeviceSizes {
     fn matrix_bytes(&self, ty: WeightType, rows: u64, cols: u64) -> u64;
     /// Bytes of one row of quantised activations.
     fn q8_row_bytes(&self, cols: u64) -> u64;
+    /// f32 elements of one row's partials `(m, l, A)`, all heads.
+    fn partial_elements(&self, shape: &AttentionShape) -> u64;
     /// Bytes of scratch that attention needs, all workers together.
     fn attention_scratch_bytes(&self, shape: &AttentionShape) -> u64;
     /// Leaves whose partials are held at once in decode.
@@ -70,16 +72,14 @@ impl AttentionShape {
         self.kv_heads as u64 * (self.k_head_bytes() + self.v_head_bytes())
     }
 
-    /// f32 elements of one row's partials: `A [heads * dv]`, `m [heads]`, `l [heads]`.
-    pub fn partial_elements(&self) -> u64 {
-        self.heads as u64 * (self.dv as u64 + 2)
-    }
-
     /// Query heads of one KV head.
     pub fn group(&self) -> u32 {
         self.heads / self.kv_heads
     }
 }
+
+/// The largest context that is accepted: far beyond any model, and its byte counts stay far below 64 bits.
+const CONTEXT_CELLS_MAX: u32 = 1 << 30;
 
 /// Everything that a run will execute and every byte it will hold.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,11 +122,12 @@ impl Plan {
     pub fn default_context(spec: &ModelSpec, limits: &Limits, device: &dyn DeviceSizes) -> Result<u32, PlanError> {
         let at = |cells| Plan::new(spec, &Limits { context_cells: cells, ..limits.clone() }, device);
         let holds = |plan: &Plan| plan.memory.bytes(RowKind::Tail) <= plan.limits.host_bytes_max;
-        let trained = spec.context.saturating_mul(limits.sequences);
+        let trained = spec.context.saturating_mul(limits.sequences).min(CONTEXT_CELLS_MAX);
         if holds(&at(trained)?) {
             return Ok(trained);
         }
-        let (mut low, mut high) = (1, trained / BLOCK_CELLS);
+        // The least that gives every sequence a cell is resident: no more blocks than landing frames.
+        let (mut low, mut high) = (limits.sequences.div_ceil(BLOCK_CELLS), trained.div_ceil(BLOCK_CELLS));
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             if at(middle * BLOCK_CELLS).is_ok_and(|plan| holds(&plan)) { low = middle } else { high = middle }
@@ -232,8 +233,8 @@ impl std::error::Error for PlanError {}
 
 fn check(limits: &Limits) -> Result<(), PlanError> {
     let positive = [
-        (limits.context_cells as u64, "the context (-c)"),
         (limits.sequences as u64, "the number of sequences (-np)"),
+        (limits.context_cells as u64, "the context (-c)"),
         (limits.chunk as u64, "the prefill chunk (-ub)"),
         (limits.logit_rows as u64, "the number of logit rows"),
         (limits.device_bytes_max.unwrap_or(1), "the device memory cap (--vram-target)"),
@@ -244,7 +245,7 @@ fn check(limits: &Limits) -> Result<(), PlanError> {
         return Err(PlanError::Zero(what));
     }
     let bounded = [
-        (limits.context_cells, 1 << 30, "a context (-c)"),
+        (limits.context_cells, CONTEXT_CELLS_MAX, "a context (-c)"),
         (limits.sequences, 4096, "a number of sequences (-np)"),
         (limits.chunk, 1 << 16, "a prefill chunk (-ub)"),
         (limits.logit_rows, 1 << 16, "a number of logit rows"),
@@ -260,9 +261,9 @@ fn check(limits: &Limits) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Settings near `limits` that start: a larger cap, a smaller chunk, fewer sequences, a smaller window.
+/// Settings near `limits` that start: a larger cap, or less of a chunk, of sequences, of a window or of a context.
 fn hints(spec: &ModelSpec, limits: &Limits, device: &dyn DeviceSizes, needed: u64) -> Vec<String> {
-    let fits = |changed: &Limits| Plan::place(spec, changed, device).is_ok();
+    let fits = |changed: &Limits| check(changed).is_ok() && Plan::place(spec, changed, device).is_ok();
     let mut hints = vec![format!("--vram-target {}K", needed.div_ceil(1024))];
     let halves = |from: u32| std::iter::successors(Some(from / 2), |n| Some(n / 2)).take_while(|&n| n > 0);
     let mut try_halves = |flag: &str, from: u32, with: &dyn Fn(u32) -> Limits| {
@@ -272,6 +273,7 @@ fn hints(spec: &ModelSpec, limits: &Limits, device: &dyn DeviceSizes, needed: u6
     };
     try_halves("-ub", limits.chunk, &|chunk| Limits { chunk, ..limits.clone() });
     try_halves("-np", limits.sequences, &|sequences| Limits { sequences, ..limits.clone() });
+    try_halves("-c", limits.context_cells, &|context_cells| Limits { context_cells, ..limits.clone() });
     if let Some(cells) = limits.window_cells {
         try_halves("--kv-window", cells, &|cells| Limits { window_cells: Some(cells), ..limits.clone() });
     }

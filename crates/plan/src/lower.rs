@@ -195,7 +195,7 @@ impl<'a, 'd> Builder<'a, 'd> {
 
     fn norm(&mut self, src: BufferId, norm: &Norm, name: &str, readers: &[&Linear]) -> Inputs {
         let gain = self.tables.gain(norm);
-        let dst = self.inputs(name, readers[0].weight.cols, readers, false);
+        let dst = self.inputs(name, readers[0].weight.cols, readers, true);
         self.push(Op::Norm { src, gain, dst });
         dst
     }
@@ -250,7 +250,7 @@ impl<'a, 'd> Builder<'a, 'd> {
         let k_norm = attention.k_norm.as_ref().map(|n| self.tables.gain(n));
         self.push(Op::RopeStore { layer: id, qkv, q_norm, k_norm, table: tables[layer.rope.0 as usize] });
         let shape = &layer.shape;
-        let record = shape.partial_elements();
+        let record = self.device.partial_elements(shape);
         let dst = self.inputs(name, shape.heads as u64 * shape.dv as u64, &[&attention.o], true);
         let carry = self.f32(&format!("{name}.carry"), record);
         let partials = (bucket == Bucket::Decode)
@@ -267,7 +267,7 @@ impl<'a, 'd> Builder<'a, 'd> {
         let q8 = readers.iter().any(quantised);
         let f32 = always_f32 || !readers.iter().all(quantised);
         let q8 = q8.then(|| {
-            let row_bytes = round_up(self.device.q8_row_bytes(cols), ALIGN);
+            let row_bytes = self.device.q8_row_bytes(cols);
             self.buffer(&format!("{name}.q8"), Content::Q8, self.rows, cols, row_bytes)
         });
         Inputs { f32: f32.then(|| self.f32(name, cols)), q8 }

@@ -1,0 +1,73 @@
+//! `tailrace plan`: what a run would occupy.
+
+use anyhow::Result;
+use serde_json::json;
+use tailrace_gguf::Gguf;
+use tailrace_plan::{Plan, Room};
+
+use crate::args::PlanArgs;
+use crate::limits;
+
+pub(crate) fn run(args: &PlanArgs) -> Result<()> {
+    let file = Gguf::open(&args.model.model)?;
+    let model = tailrace_models::read(&file)?;
+    let logit_rows = args.model.parallel;
+    let mut resolved = limits::resolve(&args.model, &model.spec, logit_rows)?;
+    let plan = limits::plan(&model.spec, &mut resolved)?;
+    for line in model.warnings.iter().chain(&resolved.notes) {
+        eprintln!("{line}");
+    }
+    if args.json {
+        println!("{:#}", to_json(&plan));
+    } else {
+        print!("{}", describe(&plan));
+    }
+    Ok(())
+}
+
+/// The plan as text: cells, then the memory table.
+pub(crate) fn describe(plan: &Plan) -> String {
+    let limits = &plan.limits;
+    let mut text = format!("context {} cells, {} sequence(s), chunks of {}\n", limits.context_cells, limits.sequences, limits.chunk);
+    if plan.cache.spills {
+        text += &format!(
+            "window {} cells in prefill, {} in decode; tail up to {} cells\n",
+            plan.window_cells(),
+            plan.window_cells_decode(),
+            plan.tail_cells_max()
+        );
+    } else {
+        text += "everything stays on the device: no tail\n";
+    }
+    text + &plan.memory.to_string()
+}
+
+fn to_json(plan: &Plan) -> serde_json::Value {
+    let rows: Vec<_> = plan
+        .memory
+        .rows
+        .iter()
+        .map(|row| {
+            json!({
+                "name": row.kind.name(),
+                "room": if row.room == Room::Device { "device" } else { "host" },
+                "count": row.count,
+                "unit": row.unit,
+                "unit_bytes": row.unit_bytes,
+                "bytes": row.bytes(),
+            })
+        })
+        .collect();
+    json!({
+        "context_cells": plan.limits.context_cells,
+        "sequences": plan.limits.sequences,
+        "chunk": plan.limits.chunk,
+        "window_cells": plan.window_cells(),
+        "window_cells_decode": plan.window_cells_decode(),
+        "tail_cells_max": plan.tail_cells_max(),
+        "device_bytes": plan.memory.device_bytes(),
+        "device_bytes_max": plan.limits.device_bytes_max,
+        "host_bytes_max": plan.limits.host_bytes_max,
+        "rows": rows,
+    })
+}

@@ -1,0 +1,236 @@
+//! The executor: runs a plan's programs on threads, over arenas that were allocated once.
+
+#![allow(unsafe_code)]
+
+mod attention;
+mod crew;
+mod load;
+mod memory;
+mod ops;
+mod transfer;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tailrace_device::kv::{Home, Phase, StepPlan};
+use tailrace_device::plan::{AttentionShape, DeviceSizes, Plan, Program, RowKind};
+use tailrace_device::{DeviceError, Executor, HighWater, LoadOptions, Loader, Row, Submission, Traffic, WeightFile};
+use tailrace_types::{SlotId, WeightType};
+
+use crate::pool::Pool;
+use crate::simd::{self, Isa};
+use crew::Counters;
+use memory::Memory;
+
+/// Leaves whose partials a decode row holds before it folds them: enough work items for many cores, little workspace.
+const LEAF_BATCH: u32 = 64;
+
+/// Slots of the staging ring at least: a prefill stages this many leaves between two barriers.
+const RING_SLOTS_MIN: usize = 4;
+
+/// Makes CPU executors.
+#[derive(Clone, Debug)]
+pub struct CpuLoader {
+    threads: usize,
+    isa: Isa,
+}
+
+impl CpuLoader {
+    /// A device of `threads` workers that use the instructions of `isa`.
+    pub fn new(threads: usize, isa: Isa) -> Self {
+        CpuLoader { threads: threads.max(1), isa }
+    }
+}
+
+impl DeviceSizes for CpuLoader {
+    fn matrix_bytes(&self, ty: WeightType, rows: u64, cols: u64) -> u64 {
+        crate::pack::packed_bytes(ty, rows, cols).expect("the model's tensors were checked to be whole blocks")
+    }
+
+    fn q8_row_bytes(&self, cols: u64) -> u64 {
+        simd::q8_row_bytes(cols as usize) as u64
+    }
+
+    fn attention_scratch_bytes(&self, shape: &AttentionShape) -> u64 {
+        self.threads as u64 * attention::worker_scratch_bytes(shape)
+    }
+
+    fn leaf_batch(&self) -> u32 {
+        LEAF_BATCH
+    }
+
+    fn ring_slots(&self) -> u32 {
+        self.threads.max(RING_SLOTS_MIN) as u32
+    }
+}
+
+impl Loader for CpuLoader {
+    fn load(
+        &self,
+        plan: Plan,
+        weights: &dyn WeightFile,
+        options: LoadOptions,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Box<dyn Executor>, DeviceError> {
+        let memory = Memory::new(&plan)?;
+        let pool = Pool::new(self.threads);
+        load::weights(&plan, &memory, &pool, weights, progress)?;
+        let frequencies = load::frequencies(&plan, weights)?;
+        let step = Step::with_capacity(&plan);
+        let machine = Machine { plan, memory, isa: self.isa, frequencies, poison: options.poison, tail_read: AtomicU64::new(0) };
+        Ok(Box::new(CpuExecutor { machine, pool, step, counters: Counters::default(), traffic: Traffic::default() }))
+    }
+}
+
+/// What all workers share while a program runs.
+struct Machine {
+    plan: Plan,
+    memory: Memory,
+    isa: Isa,
+    /// Angle per position of each pair of each rope, in radians.
+    frequencies: Vec<Box<[f64]>>,
+    poison: bool,
+    /// Bytes of the tail that attention read.
+    tail_read: AtomicU64,
+}
+
+/// The rows of one sequence in the current submission.
+struct View {
+    slot: SlotId,
+    /// Its rows, as indices into `Step::rows`.
+    first_row: usize,
+    rows: usize,
+    /// Position of its first row.
+    first_position: u32,
+    /// Its leaves' homes in `Step::homes`, leaf 0 first.
+    homes: std::ops::Range<usize>,
+}
+
+/// The current submission, flattened for the workers. Reused, so that no step allocates.
+struct Step {
+    phase: Phase,
+    rows: Vec<Row>,
+    views: Vec<View>,
+    homes: Vec<Home>,
+}
+
+impl Step {
+    fn with_capacity(plan: &Plan) -> Self {
+        let limits = &plan.limits;
+        Step {
+            phase: Phase::Prefill,
+            rows: Vec::with_capacity(limits.chunk.max(limits.sequences) as usize),
+            views: Vec::with_capacity(limits.sequences as usize),
+            homes: Vec::with_capacity((plan.cache.sequence_blocks * limits.sequences) as usize),
+        }
+    }
+
+    /// Takes over a submission; checks everything that the kernels rely on.
+    fn set(&mut self, plan: &Plan, submission: &Submission<'_>) -> Result<(), DeviceError> {
+        self.phase = submission.phase;
+        self.rows.clear();
+        self.views.clear();
+        self.homes.clear();
+        let program = program(plan, submission.phase);
+        if submission.rows.len() > program.rows as usize {
+            return Err(DeviceError::Misuse("more rows than the plan's bucket holds"));
+        }
+        if submission.rows.iter().any(|row| row.token.0 >= plan.vocab) {
+            return Err(DeviceError::Misuse("a token past the vocabulary"));
+        }
+        self.rows.extend_from_slice(submission.rows);
+        let cache = submission.cache;
+        for index in 0..cache.sequences.len() {
+            self.add_view(cache, index)?;
+        }
+        let viewed: usize = self.views.iter().map(|v| v.rows).sum();
+        if viewed != self.rows.len() || (self.phase == Phase::Prefill && self.views.len() > 1) {
+            return Err(DeviceError::Misuse("rows and views do not match"));
+        }
+        Ok(())
+    }
+
+    fn add_view(&mut self, cache: &StepPlan, index: usize) -> Result<(), DeviceError> {
+        let sequence = &cache.sequences[index];
+        let first_row = self.views.last().map_or(0, |v| v.first_row + v.rows);
+        let rows = sequence.cells as usize;
+        let mine = self.rows.get(first_row..first_row + rows).ok_or(DeviceError::Misuse("a view without rows"))?;
+        let expected = sequence.first_cell..;
+        if !mine.iter().zip(expected).all(|(row, position)| row.position == position && row.view as usize == index) {
+            return Err(DeviceError::Misuse("rows out of order"));
+        }
+        let first_home = self.homes.len();
+        for segment in cache.segments_of(sequence) {
+            if segment.first_block as usize != self.homes.len() - first_home {
+                return Err(DeviceError::Misuse("segments do not cover the sequence"));
+            }
+            self.homes.extend_from_slice(cache.homes(segment));
+        }
+        let first_position = sequence.first_cell;
+        self.views.push(View { slot: sequence.slot, first_row, rows, first_position, homes: first_home..self.homes.len() });
+        Ok(())
+    }
+}
+
+fn program(plan: &Plan, phase: Phase) -> &Program {
+    match phase {
+        Phase::Prefill => &plan.prefill,
+        Phase::Decode => &plan.decode,
+    }
+}
+
+struct CpuExecutor {
+    machine: Machine,
+    pool: Pool,
+    step: Step,
+    counters: Counters,
+    traffic: Traffic,
+}
+
+impl Executor for CpuExecutor {
+    fn plan(&self) -> &Plan {
+        &self.machine.plan
+    }
+
+    fn submit(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
+        let Machine { plan, memory, poison, .. } = &mut self.machine;
+        self.step.set(plan, submission)?;
+        transfer::run(memory, plan, &submission.cache.before, *poison, &mut self.traffic)?;
+        if !self.step.rows.is_empty() {
+            let program = program(plan, submission.phase);
+            memory.note_program(RowKind::Workspace, program, self.step.rows.len());
+            let (machine, step, counters) = (&self.machine, &self.step, &self.counters);
+            let program = self::program(&machine.plan, submission.phase);
+            self.pool.run(|worker| ops::run_body(machine, program, step, counters.crew(worker)));
+        }
+        let Machine { plan, memory, poison, .. } = &mut self.machine;
+        transfer::run(memory, plan, &submission.cache.after, *poison, &mut self.traffic)
+    }
+
+    fn logits(&mut self, rows: &[u32]) -> Result<&[f32], DeviceError> {
+        let machine = &self.machine;
+        if rows.len() > machine.plan.limits.logit_rows as usize {
+            return Err(DeviceError::Misuse("more logit rows than the plan holds"));
+        }
+        if rows.iter().any(|&row| row as usize >= self.step.rows.len()) {
+            return Err(DeviceError::Misuse("logits of a row that was not computed"));
+        }
+        machine.memory.note_program(RowKind::Head, &machine.plan.head, rows.len());
+        let (step, counters) = (&self.step, &self.counters);
+        self.pool.run(|worker| ops::run_head(machine, step, rows, counters.crew(worker)));
+        Ok(ops::logits(machine, rows.len()))
+    }
+
+    fn high_water(&self) -> Vec<HighWater> {
+        let Machine { plan, memory, .. } = &self.machine;
+        let of = |row: &tailrace_device::plan::MemoryRow| HighWater {
+            kind: row.kind,
+            used_bytes: memory.used_bytes(plan, row.kind),
+            row_bytes: row.bytes(),
+        };
+        plan.memory.rows.iter().map(of).collect()
+    }
+
+    fn traffic(&self) -> Traffic {
+        Traffic { tail_read_bytes: self.machine.tail_read.load(Ordering::Relaxed), ..self.traffic }
+    }
+}
