@@ -2,3 +2,4 @@
 //! Tests hold the SIMD kernels against them.
 
 pub mod attention;
+pub mod elementwise;

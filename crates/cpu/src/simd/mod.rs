@@ -8,6 +8,9 @@ pub mod attention;
 #[cfg(test)]
 mod attention_tests;
 mod attention_tiles;
+pub mod elementwise;
+#[cfg(test)]
+mod elementwise_tests;
 pub mod isa;
 pub(crate) mod lanes;
 #[cfg(test)]
