@@ -164,7 +164,7 @@ impl Gguf {
         place.ok().map(|place| self.by_name[place])
     }
 
-    /// The bytes of tensor `index`: rows of blocks, aligned as the file is.
+    /// The bytes of tensor `index`: rows of blocks, at no alignment that a wider type could rely on.
     ///
     /// # Panics
     ///

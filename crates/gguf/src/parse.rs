@@ -131,11 +131,12 @@ impl<'a> Reader<'a> {
             if key.is_empty() {
                 return Err(fault("has an empty name"));
             }
-            let key =
-                std::str::from_utf8(key).map_err(|_| fault(&format!("has a name that is no UTF-8: {}", quote(key))))?;
-            let value = self.value(key)?;
-            if metadata.insert(key, value).is_some() {
-                return Err(key_fault(key, "occurs twice"));
+            // Copied first, then checked: the bytes of a mapped file may change under the reader.
+            let key = String::from_utf8(key.to_vec())
+                .map_err(|_| fault(&format!("has a name that is no UTF-8: {}", quote(key))))?;
+            let value = self.value(&key)?;
+            if metadata.insert(&key, value).is_some() {
+                return Err(key_fault(&key, "occurs twice"));
             }
         }
         Ok(metadata)
@@ -250,12 +251,13 @@ impl<'a> Reader<'a> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(unnamed(format!("{} bytes long", name.len())));
         }
-        let name = std::str::from_utf8(name).map_err(|_| unnamed(quote(name)))?;
+        // Copied first, then checked: the bytes of a mapped file may change under the reader.
+        let name = String::from_utf8(name.to_vec()).map_err(|_| unnamed(quote(name)))?;
         let info = |part: &str| format!("the {part} of tensor {}", quote(name.as_bytes()));
 
         let dims = self.cursor.u32().ok_or_else(|| self.truncated(info("number of dimensions")))?;
         if !(1..=4).contains(&dims) {
-            return Err(tensor_fault(name, TensorFault::Dimensions(dims)));
+            return Err(tensor_fault(&name, TensorFault::Dimensions(dims)));
         }
         let mut ne = [1; 4];
         for len in &mut ne[..dims as usize] {
@@ -263,8 +265,8 @@ impl<'a> Reader<'a> {
         }
         let id = self.cursor.u32().ok_or_else(|| self.truncated(info("type")))?;
         let offset = self.cursor.u64().ok_or_else(|| self.truncated(info("offset")))?;
-        let (ty, bytes) = size(&ne, dims as usize, id).map_err(|fault| tensor_fault(name, fault))?;
-        Ok(TensorInfo { name: name.to_owned(), ne, dims, ty, bytes, shard, offset })
+        let (ty, bytes) = size(&ne, dims as usize, id).map_err(|fault| tensor_fault(&name, fault))?;
+        Ok(TensorInfo { name, ne, dims, ty, bytes, shard, offset })
     }
 
     fn truncated(&self, field: String) -> Fault {
