@@ -1,4 +1,7 @@
 //! The CPU device: kernels on vector registers, their plain references, and the threads they run on.
 
 pub mod naive;
+pub mod pool;
 pub mod simd;
+pub mod pack;
+pub mod q8;

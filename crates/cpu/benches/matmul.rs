@@ -1,0 +1,3 @@
+//! Speed of the weight kernels: see `main`.
+
+fn main() {}
