@@ -22,6 +22,10 @@ impl KvCache {
         }
         self.check_references()?;
         self.check_homes()?;
+        let step = &self.step;
+        let cleaned = step.cleaning.len() <= self.config.core_frames as usize;
+        let grown = step.grown.len().max(step.shrinking.len()) <= self.config.extents_max as usize;
+        ensure(cleaned && grown, "lists stay within the memory they were given")?;
         ensure(self.extents.consistent(), "extent counts agree with places")
     }
 

@@ -90,10 +90,7 @@ fn run(sim: &mut Sim, op: &Op, chunk: u32, limited: bool) -> Result<(), String> 
         }
         Op::Back(s, n) => {
             let cells = sim.len(s % slots).map_or(0, |c| c.saturating_sub(n));
-            let within = n <= sim.kv.config().rollback_max;
-            let highest = sim.len(s % slots);
-            let answer = sim.rollback(s % slots, cells)?;
-            _ = (within, highest, answer);
+            _ = sim.rollback(s % slots, cells)?;
         }
         Op::Prefill(s, n, end) => {
             let cells = n.min(chunk).min(room(sim, s % slots));

@@ -47,6 +47,8 @@ pub(crate) struct Sim {
     next_id: u64,
     forked: bool,
     tail_reads: u64,
+    /// End of the highest position written to each ring since position 0.
+    highest: Vec<u32>,
 }
 
 /// Sizes with as many landing frames as `chunk` needs and `window` more core frames.
@@ -68,6 +70,17 @@ pub(crate) fn config(slots: u32, chunk: u32, window: u32) -> KvConfig {
 
 fn ensure(holds: bool, rule: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(rule()) }
+}
+
+fn capacities(p: &StepPlan) -> [usize; 6] {
+    [
+        p.before.capacity(),
+        p.after.capacity(),
+        p.sequences.capacity(),
+        p.segments.capacity(),
+        p.table.capacity(),
+        p.tail_reads.capacity(),
+    ]
 }
 
 fn names_frame(t: &Transfer, f: FrameId) -> bool {
@@ -95,6 +108,7 @@ impl Sim {
             next_id: 2,
             forked: false,
             tail_reads: 0,
+            highest: vec![0; slots],
             kv: KvCache::new(config).expect("sizes of a test"),
         }
     }
@@ -107,6 +121,7 @@ impl Sim {
     pub(crate) fn create(&mut self, slot: u32) -> Result<(), KvError> {
         self.kv.create(SlotId(slot))?;
         self.model[slot as usize] = Some(Vec::new());
+        self.highest[slot as usize] = 0;
         Ok(())
     }
 
@@ -124,6 +139,7 @@ impl Sim {
         if result.is_ok() {
             let source = self.model[src as usize].as_ref().expect("a live source");
             self.model[dst as usize] = Some(source[..cells as usize].to_vec());
+            self.highest[dst as usize] = if cells > 0 { self.highest[src as usize] } else { 0 };
             self.forked = true;
         }
         Ok(result)
@@ -134,7 +150,14 @@ impl Sim {
         let intact = self.ring_intact(slot, cells);
         let result = self.kv.rollback(SlotId(slot), cells);
         self.check_ring_answer(result, intact)?;
+        if let Err(KvError::NeedsPrefill { .. }) = result {
+            let back = self.highest[slot as usize] - cells;
+            ensure(back > self.kv.config().rollback_max, || format!("a rollback of {back} cells was refused"))?;
+        }
         if result.is_ok() {
+            if cells == 0 {
+                self.highest[slot as usize] = 0;
+            }
             let cells_now = self.model[slot as usize].as_mut();
             cells_now.expect("a live slot").truncate(cells as usize);
         }
@@ -177,6 +200,7 @@ impl Sim {
         let appends: Vec<Append> = appends.iter().map(|&(slot, cells)| Append { slot: SlotId(slot), cells }).collect();
         let counters = self.kv.counters();
         let mut plan = std::mem::take(&mut self.plan);
+        let capacities = capacities(&plan);
         let begun = self.kv.begin(&appends, phase, &mut plan);
         let result = match begun {
             Ok(()) => self.execute(&mut plan, &appends, phase, end).map(Ok),
@@ -187,6 +211,7 @@ impl Sim {
         };
         self.plan = plan;
         let result = result?;
+        ensure(capacities == self::capacities(&self.plan), || "the plan allocated".into())?;
         self.kv.check()?;
         for (slot, model) in self.model.iter().enumerate() {
             let cells = model.as_ref().map(|m| m.len() as u32);
@@ -205,12 +230,12 @@ impl Sim {
             self.perform(transfer)?;
         }
         self.forked = false;
-        let fresh: Vec<Cells> = appends
-            .iter()
-            .map(|a| {
-                (0..u64::from(a.cells)).map(|i| self.next_id + i).collect::<Cells>().inspect_ids(&mut self.next_id)
-            })
-            .collect();
+        let mut fresh: Vec<Cells> = Vec::new();
+        for append in appends {
+            let first = self.next_id;
+            self.next_id += u64::from(append.cells);
+            fresh.push((first..self.next_id).collect());
+        }
         for (sequence, cells) in plan.sequences.iter().zip(&fresh) {
             self.write(plan, sequence, cells)?;
         }
@@ -347,6 +372,8 @@ impl Sim {
             let frame = frame.ok_or("a new cell has no frame")?;
             ensure(frame.0 < core, || "an append to an overlay frame".into())?;
             self.frames[frame.0 as usize][position % BLOCK] = id;
+            let highest = &mut self.highest[sequence.slot.0 as usize];
+            *highest = (*highest).max(position as u32 + 1);
             let ring = &mut self.rings[sequence.slot.0 as usize];
             if !ring.is_empty() {
                 let place = position % ring.len();
@@ -437,17 +464,5 @@ impl Sim {
         ensure(self.extents.is_empty() && self.kv.extents().0 == 0 && self.kv.host_blocks() == 0, || {
             "extents leak".into()
         })
-    }
-}
-
-/// Advances the counter of identities by the cells that were just numbered.
-trait InspectIds {
-    fn inspect_ids(self, next: &mut u64) -> Self;
-}
-
-impl InspectIds for Cells {
-    fn inspect_ids(self, next: &mut u64) -> Self {
-        *next += self.len() as u64;
-        self
     }
 }
