@@ -27,3 +27,5 @@ mod matmul_q8;
 pub mod quantize;
 pub mod unpack;
 mod weights;
+pub mod rates;
+mod panel;
