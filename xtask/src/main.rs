@@ -1,1 +1,27 @@
-fn main() {}
+//! Tasks of the workspace: `cargo xtask --help`.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Tasks of the workspace that are not part of the product.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Command {
+    Tidy(xtask::tidy::Args),
+    Model(xtask::model::Args),
+}
+
+fn main() -> ExitCode {
+    let done = match Command::parse() {
+        Command::Tidy(args) => args.run(),
+        Command::Model(args) => args.run(),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
