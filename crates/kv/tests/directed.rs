@@ -242,6 +242,34 @@ fn idle_sequences_lend_their_window() {
 }
 
 #[test]
+fn an_idle_sequence_keeps_its_window_where_lending_would_not_help() {
+    // Slot 1 continues the first half of slot 0, which is all tail: what comes back for slot 1 must lie below a hole of slot 0.
+    let mut s = sim(config(2, 256, 4));
+    grown(&mut s, 0, 256 * 8);
+    s.fork(0, 1, 256 * 2).unwrap().unwrap();
+    step(&mut s, &[(0, 1), (1, 1)], DECODE);
+    let before = (residency(&s, 0), residency(&s, 1));
+    assert_eq!(before, ((3, 6), (2, 1)));
+    for _ in 0..20 {
+        step(&mut s, &[(1, 1)], DECODE);
+    }
+    assert_eq!((residency(&s, 0), residency(&s, 1)), before);
+
+    // Slot 1 shares the window of slot 0, which is idle; slot 2 would gain what slot 1 would lose.
+    let mut s = sim(config(3, 256, 6));
+    grown(&mut s, 2, 256 * 8);
+    grown(&mut s, 0, 256 * 7);
+    s.fork(0, 1, 256 * 7).unwrap().unwrap();
+    step(&mut s, &[(0, 1), (1, 1), (2, 1)], DECODE);
+    let before = [0, 1, 2].map(|slot| residency(&s, slot));
+    assert!(before[1].1 > 1 && before[2].0 > 0, "{before:?}");
+    for _ in 0..20 {
+        step(&mut s, &[(1, 1), (2, 1)], DECODE);
+    }
+    assert_eq!([0, 1, 2].map(|slot| residency(&s, slot)), before);
+}
+
+#[test]
 fn the_longest_window_gives_way() {
     let mut s = sim(config(2, 256, 6));
     grown(&mut s, 0, 256 * 7);
