@@ -4,12 +4,9 @@ use std::marker::PhantomData;
 
 use tailrace_types::WeightType;
 
-use super::dispatch::run;
 use super::isa::Isa;
-use super::matmul_f32::{Dequantised, F32Product, Plain};
-use super::matmul_q8::{FewRows, ManyRows};
 use super::quantize::Q8Rows;
-use super::weights::{self, Weight};
+use super::{matmul_f32 as f32_kernels, matmul_q8 as q8_kernels};
 use crate::pack::{ROWS, group_bytes};
 
 /// A range of packed groups of a matrix.
@@ -37,9 +34,19 @@ impl<'a> Weights<'a> {
         }
     }
 
+    /// Bytes of one group, at least 1.
+    pub fn group_bytes(&self) -> usize {
+        self.group_bytes
+    }
+
     /// Number of groups.
     pub fn groups(&self) -> usize {
         self.bytes.len() / self.group_bytes
+    }
+
+    /// The packed groups.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
     }
 
     /// Groups `range` of these.
@@ -97,6 +104,11 @@ impl<'a> Columns<'a> {
         }
     }
 
+    /// The same columns, for a shorter time.
+    pub fn reborrow(&mut self) -> Columns<'_> {
+        Columns { ..*self }
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
@@ -146,47 +158,8 @@ fn check(w: &Weights<'_>, x: (usize, usize), y: &Columns<'_>, epilogue: &Epilogu
 /// If the shapes do not fit together or `w` is a float type.
 pub fn matmul_q8(isa: Isa, w: &Weights<'_>, x: Q8Rows<'_>, y: Columns<'_>, epilogue: Epilogue<'_>) {
     check(w, (x.rows(), x.k()), &y, &epilogue);
-    let product = Q8Product { w, x, epilogue };
-    match w.ty {
-        WeightType::Q4_0 => product.run::<weights::Q4_0>(isa, y),
-        WeightType::Q4_1 => product.run::<weights::Q4_1>(isa, y),
-        WeightType::Q5_0 => product.run::<weights::Q5_0>(isa, y),
-        WeightType::Q5_1 => product.run::<weights::Q5_1>(isa, y),
-        WeightType::Q8_0 => product.run::<weights::Q8_0>(isa, y),
-        WeightType::Q2_K => product.run::<weights::Q2_K>(isa, y),
-        WeightType::Q3_K => product.run::<weights::Q3_K>(isa, y),
-        WeightType::Q4_K => product.run::<weights::Q4_K>(isa, y),
-        WeightType::Q5_K => product.run::<weights::Q5_K>(isa, y),
-        WeightType::Q6_K => product.run::<weights::Q6_K>(isa, y),
-        WeightType::IQ4_NL => product.run::<weights::IQ4_NL>(isa, y),
-        WeightType::IQ4_XS => product.run::<weights::IQ4_XS>(isa, y),
-        WeightType::MXFP4 => product.run::<weights::MXFP4>(isa, y),
-        WeightType::F32 | WeightType::F16 | WeightType::BF16 => {
-            panic!("float weights take float activations")
-        }
-    }
-}
-
-/// The arguments of [`matmul_q8`] that kernels share.
-#[derive(Clone, Copy)]
-pub(super) struct Q8Product<'a> {
-    pub(super) w: &'a Weights<'a>,
-    pub(super) x: Q8Rows<'a>,
-    pub(super) epilogue: Epilogue<'a>,
-}
-
-impl Q8Product<'_> {
-    /// Up to four rows read the weights straight from memory; more share an unpacked panel of them.
-    fn run<W: Weight>(self, isa: Isa, y: Columns<'_>) {
-        match self.x.rows() {
-            0 => (),
-            1 => run(isa, FewRows::<W, 1>::new(self, y)),
-            2 => run(isa, FewRows::<W, 2>::new(self, y)),
-            3 => run(isa, FewRows::<W, 3>::new(self, y)),
-            4 => run(isa, FewRows::<W, 4>::new(self, y)),
-            _ => run(isa, ManyRows::<W>::new(self, y)),
-        }
-    }
+    assert!(!w.ty.is_float(), "float weights take float activations");
+    q8_kernels::product(isa, q8_kernels::Product { w: *w, x, y, epilogue });
 }
 
 /// Multiplies `f32` activations, rows of exactly `k` values, by weights of any type.
@@ -200,27 +173,5 @@ impl Q8Product<'_> {
 pub fn matmul_f32(isa: Isa, w: &Weights<'_>, x: &[f32], y: Columns<'_>, epilogue: Epilogue<'_>) {
     check(w, (x.len() / w.k, w.k), &y, &epilogue);
     assert!(x.len().is_multiple_of(w.k), "whole rows");
-    macro_rules! product {
-        ($source:ty) => {
-            run(isa, F32Product::<$source>::new(w, x, epilogue, y))
-        };
-    }
-    match w.ty {
-        WeightType::F32 => product!(Plain<weights::F32>),
-        WeightType::F16 => product!(Plain<weights::F16>),
-        WeightType::BF16 => product!(Plain<weights::BF16>),
-        WeightType::Q4_0 => product!(Dequantised<weights::Q4_0>),
-        WeightType::Q4_1 => product!(Dequantised<weights::Q4_1>),
-        WeightType::Q5_0 => product!(Dequantised<weights::Q5_0>),
-        WeightType::Q5_1 => product!(Dequantised<weights::Q5_1>),
-        WeightType::Q8_0 => product!(Dequantised<weights::Q8_0>),
-        WeightType::Q2_K => product!(Dequantised<weights::Q2_K>),
-        WeightType::Q3_K => product!(Dequantised<weights::Q3_K>),
-        WeightType::Q4_K => product!(Dequantised<weights::Q4_K>),
-        WeightType::Q5_K => product!(Dequantised<weights::Q5_K>),
-        WeightType::Q6_K => product!(Dequantised<weights::Q6_K>),
-        WeightType::IQ4_NL => product!(Dequantised<weights::IQ4_NL>),
-        WeightType::IQ4_XS => product!(Dequantised<weights::IQ4_XS>),
-        WeightType::MXFP4 => product!(Dequantised<weights::MXFP4>),
-    }
+    f32_kernels::product(isa, f32_kernels::Product { w: *w, x, y, epilogue });
 }

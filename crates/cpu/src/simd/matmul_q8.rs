@@ -1,26 +1,51 @@
 //! Kernels of [`matmul_q8`](super::matmul::matmul_q8).
 //!
-//! Both kernels do, for every output and every unit of 32 values of `k`, exactly the operations of
-//! [`fold`] in the same order; they differ in where the operands come from.
+//! [`FewRows`] takes operands from memory, [`Sweep`] from a panel; both do, for every output and every
+//! unit of 32 values of `k`, exactly the operations of [`fold`] in the same order.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
-use super::dispatch::Kernel;
+use super::dispatch::{Kernel, run};
 use super::dot::{Simd, pair};
+use super::isa::Isa;
 use super::lanes::{LANES, Lanes};
-use super::matmul::{Columns, Epilogue, Q8Product};
-use super::weights::{Shape, Weight, block_bytes, units};
-use crate::q8::Q8Block;
+use super::matmul::{Columns, Epilogue, Weights};
+use super::panel::{self, Carry, Step, Tile, finish, walk};
+use super::quantize::Q8Rows;
+use super::weights::{Shape, Weight, block_bytes, units, with_weight};
+use crate::q8::{Q8_VALUES, Q8Block};
+
+/// The arguments of [`matmul_q8`](super::matmul::matmul_q8), which fit together.
+pub(super) struct Product<'a> {
+    pub(super) w: Weights<'a>,
+    pub(super) x: Q8Rows<'a>,
+    pub(super) y: Columns<'a>,
+    pub(super) epilogue: Epilogue<'a>,
+}
+
+/// Rows up to which weights go straight from memory to registers.
+const FEW: usize = 4;
+
+/// Runs a product.
+pub(super) fn product(isa: Isa, product: Product<'_>) {
+    with_weight!(product.w.ty, W => match product.x.rows() {
+        0 => (),
+        1 => run(isa, FewRows::<W, 1> { product, weight: PhantomData }),
+        2..=FEW => run(isa, FewRows::<W, FEW> { product, weight: PhantomData }),
+        _ => many_rows::<W>(isa, product),
+    }, else => unreachable!("float weights were rejected"));
+}
 
 /// The integer sums of one unit start here: minus the offset times the sum of the activations of the
-/// halves whose weights in the pair `which` are 1.
+/// halves whose weights in `which` are 1.
 ///
 /// # Safety
-/// The processor has the instructions of `S` (so for all functions here).
+/// The processor has the instructions of `S`; `x` points at a block (so for the next functions).
 #[inline(always)]
 unsafe fn start<S: Simd, P: Shape>(offset: i16, which: (i16, i16), x: *const Q8Block) -> S::Ints {
-    // SAFETY: the caller's contract; `x` points at a block.
+    // SAFETY: the caller's contract.
     unsafe {
         let sums = (&raw const (*x).sums).cast::<i32>().read_unaligned();
         if P::WIDE {
@@ -34,12 +59,17 @@ unsafe fn start<S: Simd, P: Shape>(offset: i16, which: (i16, i16), x: *const Q8B
 }
 
 /// Four activations from `4 * quad` on.
+///
+/// # Safety
+/// As [`start`]; `quad` is below 8.
 #[inline(always)]
 unsafe fn quad_of(x: *const Q8Block, quad: usize) -> i32 {
-    // SAFETY: `x` points at a block, `quad` is below 8.
+    // SAFETY: the caller's contract.
     unsafe { x.cast::<i32>().add(quad).read_unaligned() }
 }
 
+/// # Safety
+/// The processor has the instructions of `S`.
 #[inline(always)]
 unsafe fn dot<S: Simd, P: Shape>(acc: S::Ints, codes: S::Bytes, x: i32) -> S::Ints {
     // SAFETY: the caller's contract.
@@ -53,6 +83,9 @@ unsafe fn dot<S: Simd, P: Shape>(acc: S::Ints, codes: S::Bytes, x: i32) -> S::In
 }
 
 /// Adds a unit, or half `half` of one, to an output: first the minimum's part, then the dot product.
+///
+/// # Safety
+/// As [`start`].
 #[inline(always)]
 unsafe fn fold<S: Simd, P: Shape>(
     acc: S::F,
@@ -61,7 +94,7 @@ unsafe fn fold<S: Simd, P: Shape>(
     x: *const Q8Block,
     half: usize,
 ) -> S::F {
-    // SAFETY: the caller's contract; `x` points at a block.
+    // SAFETY: the caller's contract.
     unsafe {
         let d = (*x).scale;
         let acc = if P::MIN {
@@ -78,68 +111,37 @@ unsafe fn fold<S: Simd, P: Shape>(
     }
 }
 
-/// Stores 16 outputs, or those that are inside the matrix.
-#[inline(always)]
-pub(super) unsafe fn finish<F: Lanes>(
-    acc: F,
-    epilogue: &Epilogue<'_>,
-    y: &mut Columns<'_>,
-    (row, column): (usize, usize),
-) {
-    let (at, inside) = y.at(row, column);
-    // SAFETY: `at` has `inside` elements, and so has the bias behind `column`.
-    unsafe {
-        let mut sum = acc;
-        if let Some(bias) = epilogue.bias {
-            sum = sum.add(F::load_first(bias.as_ptr().add(column), inside));
-        }
-        if epilogue.accumulate {
-            sum = sum.add(F::load_first(at, inside));
-        }
-        if inside == LANES {
-            sum.store(at);
-        } else {
-            sum.store_first(at, inside);
-        }
-    }
-}
-
 /// How far ahead of the block in work memory is asked for, in bytes: about 200 ns at 12 GB/s.
 const PREFETCH: usize = 2560;
 
-/// Up to four rows: weights go from memory to registers, each byte once.
-pub(super) struct FewRows<'a, 'b, W, const R: usize> {
-    product: Q8Product<'a>,
-    y: Columns<'b>,
+/// At most `R` rows: weights go from memory to registers, each byte once.
+struct FewRows<'a, W, const R: usize> {
+    product: Product<'a>,
     weight: PhantomData<W>,
 }
 
-impl<'a, 'b, W, const R: usize> FewRows<'a, 'b, W, R> {
-    pub(super) fn new(product: Q8Product<'a>, y: Columns<'b>) -> Self {
-        FewRows {
-            product,
-            y,
-            weight: PhantomData,
-        }
-    }
-}
-
-impl<W: Weight, const R: usize> Kernel for FewRows<'_, '_, W, R> {
+impl<W: Weight, const R: usize> Kernel for FewRows<'_, W, R> {
     type Output = ();
 
     #[inline(always)]
-    unsafe fn run<S: Simd>(mut self) {
-        let Q8Product { w, x, epilogue } = self.product;
+    unsafe fn run<S: Simd>(self) {
+        let Product {
+            w,
+            x,
+            mut y,
+            epilogue,
+        } = self.product;
+        // Rows that are not there are computed as copies of the last, and not stored.
         let mut rows = [std::ptr::null(); R];
         for (r, row) in rows.iter_mut().enumerate() {
-            *row = x.row(r).as_ptr();
+            *row = x.row(r.min(x.rows() - 1)).as_ptr();
         }
         for g in 0..w.groups() {
             // SAFETY: the group has the blocks of a row of `k` values, each row of `x` has its units.
             unsafe {
                 let acc = few_rows::<S, W, R>(w.group(g), rows);
-                for (r, acc) in acc.into_iter().enumerate() {
-                    finish(acc, &epilogue, &mut self.y, (r, g * LANES));
+                for (r, acc) in acc.into_iter().enumerate().take(x.rows()) {
+                    finish(acc, &epilogue, &mut y, (r, g * LANES));
                 }
             }
         }
@@ -147,12 +149,15 @@ impl<W: Weight, const R: usize> Kernel for FewRows<'_, '_, W, R> {
 }
 
 /// One group by `R` rows.
+///
+/// # Safety
+/// The processor has the instructions of `S`; each `x` points at a row of the group's `k` values.
 #[inline(always)]
 unsafe fn few_rows<S: Simd, W: Weight, const R: usize>(
     group: &[u8],
     x: [*const Q8Block; R],
 ) -> [S::F; R] {
-    // SAFETY: the caller vouches for the instructions and for the lengths of `x`.
+    // SAFETY: the caller's contract.
     unsafe {
         let mut acc = [S::F::zero(); R];
         for b in 0..group.len() / block_bytes::<W>() {
@@ -192,221 +197,187 @@ unsafe fn few_rows<S: Simd, W: Weight, const R: usize>(
 
 /// Units of `k` in a panel: 1024 values.
 const PANEL_UNITS: usize = 32;
-/// Bytes of a unit in a panel: eight quads, then two scales, then two minima.
-const UNIT_BYTES: usize = 512 + 4 * 64;
-/// Groups in a panel.
-const PANEL_GROUPS: usize = 2;
-/// Rows that share a panel where `k` needs several panels, whose sums wait in [`Scratch::carry`].
-const CARRY_ROWS: usize = 128;
 
-/// Working memory of [`ManyRows`] on the stack, 64 KiB.
+/// A unit in a panel.
 #[repr(C, align(64))]
-struct Scratch {
-    panel: [MaybeUninit<[u8; UNIT_BYTES]>; PANEL_GROUPS * PANEL_UNITS],
-    carry: [MaybeUninit<[f32; LANES]>; CARRY_ROWS * PANEL_GROUPS],
+struct PanelUnit {
+    quads: [[u8; 64]; 8],
+    scale: [[f32; LANES]; 2],
+    min: [[f32; LANES]; 2],
 }
 
-/// Five and more rows: some groups by some of `k` are unpacked once, then all rows pass over them.
-pub(super) struct ManyRows<'a, 'b, W> {
-    product: Q8Product<'a>,
-    y: Columns<'b>,
+/// One group's part of a panel.
+type PanelGroup = [PanelUnit; PANEL_UNITS];
+
+/// Working memory on the stack, 64 KiB.
+struct Scratch {
+    panel: [PanelGroup; panel::GROUPS],
+    carry: Carry,
+}
+
+/// Five and more rows.
+fn many_rows<W: Weight>(isa: Isa, product: Product<'_>) {
+    let Product {
+        w,
+        x,
+        mut y,
+        epilogue,
+    } = product;
+    let mut scratch = MaybeUninit::<Scratch>::uninit();
+    let scratch = scratch.as_mut_ptr();
+    walk((x.rows(), w.groups(), w.k / Q8_VALUES), PANEL_UNITS, |step| {
+        // SAFETY: the panel has room for the step's groups, each of at most `PANEL_UNITS` units.
+        unsafe {
+            let panel = (&raw mut (*scratch).panel).cast::<PanelGroup>();
+            for g in 0..step.groups {
+                let fill = Fill::<W> {
+                    group: w.group(step.group + g),
+                    units: step.k.clone(),
+                    to: panel.add(g).cast(),
+                    weight: PhantomData,
+                };
+                run(isa, fill);
+            }
+            let sweep = Sweep::<W::Shape> {
+                panel,
+                carry: (&raw mut (*scratch).carry).cast(),
+                step,
+                offset: W::OFFSET,
+                x,
+                y: y.reborrow(),
+                epilogue,
+                shape: PhantomData,
+            };
+            run(isa, sweep);
+        }
+    });
+}
+
+/// Unpacks units of a group into a panel.
+struct Fill<'a, W> {
+    group: &'a [u8],
+    units: Range<usize>,
+    to: *mut PanelUnit,
     weight: PhantomData<W>,
 }
 
-impl<'a, 'b, W> ManyRows<'a, 'b, W> {
-    pub(super) fn new(product: Q8Product<'a>, y: Columns<'b>) -> Self {
-        ManyRows {
-            product,
-            y,
-            weight: PhantomData,
-        }
-    }
-}
-
-impl<W: Weight> Kernel for ManyRows<'_, '_, W> {
+impl<W: Weight> Kernel for Fill<'_, W> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let mut scratch = MaybeUninit::<Scratch>::uninit();
-        // SAFETY: all of a `Scratch` may be uninitialised.
-        let scratch = unsafe { &mut *scratch.as_mut_ptr() };
-        let mut tiles = Tiles::<S, W> {
-            product: self.product,
-            y: self.y,
-            scratch,
-            of: PhantomData,
-        };
-        let rows = self.product.x.rows();
-        let sharing = if tiles.units() <= PANEL_UNITS {
-            rows
-        } else {
-            CARRY_ROWS
-        };
-        let groups = self.product.w.groups();
-        for first in (0..rows).step_by(sharing) {
-            let rows = first..rows.min(first + sharing);
-            // SAFETY: the caller vouches for the instructions.
+        // Parts of `k` begin and end with whole blocks of every type.
+        let mut to = self.to;
+        for b in self.units.start / units::<W>()..self.units.end / units::<W>() {
+            // SAFETY: the block lies in the group, and `to` has room for the units.
             unsafe {
-                let mut g = 0;
-                if S::WIDE {
-                    while g + 2 <= groups {
-                        tiles.groups::<2>(g, rows.clone());
-                        g += 2;
-                    }
-                }
-                while g < groups {
-                    tiles.groups::<1>(g, rows.clone());
-                    g += 1;
-                }
-            }
-        }
-    }
-}
-
-/// A product in work.
-struct Tiles<'a, 'b, 's, S, W> {
-    product: Q8Product<'a>,
-    y: Columns<'b>,
-    scratch: &'s mut Scratch,
-    of: PhantomData<(S, W)>,
-}
-
-/// A tile's place: groups from `group`, rows from `row`, units `units` of `k`.
-#[derive(Clone)]
-struct Place {
-    group: usize,
-    row: usize,
-    units: std::ops::Range<usize>,
-    /// Place of the tile's sums in [`Scratch::carry`].
-    carry: usize,
-}
-
-impl<S: Simd, W: Weight> Tiles<'_, '_, '_, S, W> {
-    /// Units of `k`.
-    #[inline(always)]
-    fn units(&self) -> usize {
-        self.product.w.k / 32
-    }
-
-    /// `G` groups by some rows.
-    #[inline(always)]
-    unsafe fn groups<const G: usize>(&mut self, group: usize, rows: std::ops::Range<usize>) {
-        // SAFETY: the caller vouches for the instructions.
-        unsafe {
-            for first in (0..self.units()).step_by(PANEL_UNITS) {
-                let units = first..self.units().min(first + PANEL_UNITS);
-                for g in 0..G {
-                    self.fill(group + g, units.clone(), g);
-                }
-                let mut place = Place {
-                    group,
-                    row: rows.start,
-                    units,
-                    carry: 0,
-                };
-                if S::WIDE {
-                    self.sweep::<6, G>(&mut place, rows.end);
-                    self.sweep::<3, G>(&mut place, rows.end);
-                } else {
-                    self.sweep::<2, G>(&mut place, rows.end);
-                }
-                self.sweep::<1, G>(&mut place, rows.end);
-            }
-        }
-    }
-
-    /// Unpacks units of a group into part `part` of the panel.
-    #[inline(always)]
-    unsafe fn fill(&mut self, group: usize, units_wanted: std::ops::Range<usize>, part: usize) {
-        let group = self.product.w.group(group);
-        // A panel starts and ends at a block: it holds whole blocks of every type.
-        let blocks = units_wanted.start / units::<W>()..units_wanted.end / units::<W>();
-        let mut to = part * PANEL_UNITS;
-        // SAFETY: the blocks lie in the group, and the panel's part has room for `PANEL_UNITS` units.
-        unsafe {
-            for b in blocks {
-                let block = group.as_ptr().add(b * block_bytes::<W>());
+                let block = self.group.as_ptr().add(b * block_bytes::<W>());
                 for u in 0..units::<W>() {
                     let unit = W::unit::<S>(block, u);
-                    let at = self.scratch.panel.as_mut_ptr().add(to).cast::<u8>();
                     for (q, quad) in unit.quads.into_iter().enumerate() {
-                        S::store(quad, at.add(64 * q));
+                        S::store(quad, (&raw mut (*to).quads[q]).cast());
                     }
-                    let scales = at.add(512).cast::<f32>();
-                    unit.scale[0].store(scales);
-                    unit.scale[1].store(scales.add(LANES));
-                    if W::Shape::MIN {
-                        unit.min[0].store(scales.add(2 * LANES));
-                        unit.min[1].store(scales.add(3 * LANES));
+                    for half in 0..if W::Shape::HALVES { 2 } else { 1 } {
+                        unit.scale[half].store((&raw mut (*to).scale[half]).cast());
+                        if W::Shape::MIN {
+                            unit.min[half].store((&raw mut (*to).min[half]).cast());
+                        }
                     }
-                    to += 1;
-                }
-            }
-        }
-    }
-
-    /// Tiles of `R` rows from `place` on, while they end before row `end`.
-    #[inline(always)]
-    unsafe fn sweep<const R: usize, const G: usize>(&mut self, place: &mut Place, end: usize) {
-        while place.row + R <= end {
-            // SAFETY: the caller vouches for the instructions; the panel was filled for `place`.
-            unsafe { self.tile::<R, G>(place) };
-            place.row += R;
-            place.carry += R * G;
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn tile<const R: usize, const G: usize>(&mut self, place: &Place) {
-        let Q8Product { x, epilogue, .. } = self.product;
-        let mut rows = [std::ptr::null(); R];
-        for (r, row) in rows.iter_mut().enumerate() {
-            *row = x.row(place.row + r)[place.units.clone()].as_ptr();
-        }
-        let last = place.units.end == self.units();
-        // SAFETY: the panel and each row have these units; where there is more than one panel the rows
-        // of a sweep fit in `carry`, which the panel before this one has written.
-        unsafe {
-            let carry = self.scratch.carry.as_mut_ptr().add(place.carry).cast::<f32>();
-            let mut acc = [[S::F::zero(); G]; R];
-            if place.units.start > 0 {
-                for r in 0..R {
-                    for g in 0..G {
-                        acc[r][g] = S::F::load(carry.add(LANES * (r * G + g)));
-                    }
-                }
-            }
-            let panel = self.scratch.panel.as_ptr().cast::<u8>();
-            tile::<S, W::Shape, R, G>(panel, rows, place.units.len(), W::OFFSET, &mut acc);
-            for r in 0..R {
-                for g in 0..G {
-                    if last {
-                        let column = (place.group + g) * LANES;
-                        finish(acc[r][g], &epilogue, &mut self.y, (place.row + r, column));
-                    } else {
-                        acc[r][g].store(carry.add(LANES * (r * G + g)));
-                    }
+                    to = to.add(1);
                 }
             }
         }
     }
 }
 
-/// `R` rows by `G` groups of a panel: the loop that prefill spends its time in.
+/// Passes rows over a panel that was filled for `step`.
+struct Sweep<'a, P> {
+    panel: *const PanelGroup,
+    carry: *mut [f32; LANES],
+    step: &'a Step,
+    offset: i16,
+    x: Q8Rows<'a>,
+    y: Columns<'a>,
+    epilogue: Epilogue<'a>,
+    shape: PhantomData<P>,
+}
+
+impl<P: Shape> Kernel for Sweep<'_, P> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(mut self) {
+        let mut rows = self.step.rows.clone();
+        // SAFETY: the caller's contract.
+        unsafe {
+            match (S::WIDE, self.step.groups) {
+                (true, 2) => {
+                    self.tiles::<S, 6, 2>(&mut rows);
+                    self.tiles::<S, 2, 2>(&mut rows);
+                    self.tiles::<S, 1, 2>(&mut rows);
+                }
+                (true, _) => {
+                    self.tiles::<S, 6, 1>(&mut rows);
+                    self.tiles::<S, 1, 1>(&mut rows);
+                }
+                (false, 2) => {
+                    self.tiles::<S, 1, 2>(&mut rows);
+                }
+                (false, _) => {
+                    self.tiles::<S, 1, 1>(&mut rows);
+                }
+            }
+        }
+    }
+}
+
+impl<P: Shape> Sweep<'_, P> {
+    /// Takes `R` rows at a time off `rows`.
+    ///
+    /// # Safety
+    /// The processor has the instructions of `S`; the panel holds the step's units.
+    #[inline(always)]
+    unsafe fn tiles<S: Simd, const R: usize, const G: usize>(&mut self, rows: &mut Range<usize>) {
+        while rows.len() >= R {
+            let units = self.step.k.clone();
+            let mut x = [std::ptr::null(); R];
+            for (r, x) in x.iter_mut().enumerate() {
+                *x = self.x.row(rows.start + r)[units.clone()].as_ptr();
+            }
+            // SAFETY: the caller's contract; rows of a step with more than one part fit in `carry`.
+            unsafe {
+                let tile = Tile {
+                    row: rows.start,
+                    group: self.step.group,
+                    first: units.start == 0,
+                    last: self.step.last,
+                    carry: self.carry.add((rows.start - self.step.rows.start) % panel::CARRY_ROWS * G),
+                };
+                let acc = tile.enter::<S::F, R, G>();
+                let acc = pass::<S, P, R, G>(self.panel, x, units.len(), self.offset, acc);
+                tile.leave(acc, &mut self.y, &self.epilogue);
+            }
+            rows.start += R;
+        }
+    }
+}
+
+/// `R` rows over `G` groups of a panel: the loop that prefill spends its time in.
+///
+/// # Safety
+/// The processor has the instructions of `S`; the panel and each row have `units` units.
 #[inline(always)]
-unsafe fn tile<S: Simd, P: Shape, const R: usize, const G: usize>(
-    panel: *const u8,
+unsafe fn pass<S: Simd, P: Shape, const R: usize, const G: usize>(
+    panel: *const PanelGroup,
     x: [*const Q8Block; R],
     units: usize,
     offset: i16,
-    acc: &mut [[S::F; G]; R],
-) {
-    // SAFETY: the caller vouches for the instructions and for `units` units in panel and rows.
+    mut acc: [[S::F; G]; R],
+) -> [[S::F; G]; R] {
+    let halves = if P::HALVES { 2 } else { 1 };
+    // SAFETY: the caller's contract.
     unsafe {
         for u in 0..units {
-            let unit = panel.add(u * UNIT_BYTES);
-            let halves = if P::HALVES { 2 } else { 1 };
             for half in 0..halves {
                 let which = match (P::HALVES, half) {
                     (false, _) => (1, 1),
@@ -417,11 +388,10 @@ unsafe fn tile<S: Simd, P: Shape, const R: usize, const G: usize>(
                 for r in 0..R {
                     sums[r] = [start::<S, P>(offset, which, x[r].add(u)); G];
                 }
-                let quads = 8 / halves;
-                for q in half * quads..(half + 1) * quads {
-                    let mut codes = [S::load(unit.add(64 * q)); G];
-                    for (g, codes) in codes.iter_mut().enumerate().skip(1) {
-                        *codes = S::load(unit.add(g * PANEL_UNITS * UNIT_BYTES + 64 * q));
+                for q in half * 8 / halves..(half + 1) * 8 / halves {
+                    let mut codes = [S::load((*panel)[u].quads[q].as_ptr()); G];
+                    for g in 1..G {
+                        codes[g] = S::load((*panel.add(g))[u].quads[q].as_ptr());
                     }
                     for r in 0..R {
                         let x = quad_of(x[r].add(u), q);
@@ -431,19 +401,20 @@ unsafe fn tile<S: Simd, P: Shape, const R: usize, const G: usize>(
                     }
                 }
                 for g in 0..G {
-                    let at = unit.add(g * PANEL_UNITS * UNIT_BYTES + 512 + 64 * half);
-                    let scale = S::F::load(at.cast());
+                    let unit = &raw const (*panel.add(g))[u];
+                    let scale = S::F::load((*unit).scale[half].as_ptr());
                     let min = if P::MIN {
-                        S::F::load(at.add(128).cast())
+                        S::F::load((*unit).min[half].as_ptr())
                     } else {
                         scale
                     };
                     for r in 0..R {
-                        acc[r][g] =
-                            fold::<S, P>(acc[r][g], sums[r][g], (scale, min), x[r].add(u), half);
+                        let x = x[r].add(u);
+                        acc[r][g] = fold::<S, P>(acc[r][g], sums[r][g], (scale, min), x, half);
                     }
                 }
             }
         }
     }
+    acc
 }

@@ -376,11 +376,29 @@ weights! {
     };
 }
 
+/// Evaluates an expression in which a name stands for the [`Weight`] of a quantised type, or another
+/// expression for a float type.
+macro_rules! with_weight {
+    ($ty:expr, $w:ident => $body:expr, else => $float:expr) => {
+        with_weight!(@ $ty, $w, $body, $float; Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K
+            IQ4_NL IQ4_XS MXFP4)
+    };
+    (@ $ty:expr, $w:ident, $body:expr, $float:expr; $($name:ident)*) => {
+        match $ty {
+            $(::tailrace_types::WeightType::$name => {
+                type $w = $crate::simd::weights::$name;
+                $body
+            })*
+            ::tailrace_types::WeightType::F32
+            | ::tailrace_types::WeightType::F16
+            | ::tailrace_types::WeightType::BF16 => $float,
+        }
+    };
+}
+pub(super) use with_weight;
+
 /// A float type, packed as `[K][16]`.
 pub(crate) trait Float: 'static {
-    /// Its GGUF type.
-    const TYPE: WeightType;
-
     /// The 16 rows' values at `k`.
     ///
     /// # Safety
@@ -396,8 +414,6 @@ pub(crate) struct F16;
 pub(crate) struct BF16;
 
 impl Float for F32 {
-    const TYPE: WeightType = WeightType::F32;
-
     #[inline(always)]
     unsafe fn at<F: Lanes>(group: *const u8, k: usize) -> F {
         // SAFETY: the caller's contract; the load assumes no alignment (so for the next two).
@@ -406,8 +422,6 @@ impl Float for F32 {
 }
 
 impl Float for F16 {
-    const TYPE: WeightType = WeightType::F16;
-
     #[inline(always)]
     unsafe fn at<F: Lanes>(group: *const u8, k: usize) -> F {
         // SAFETY: see `F32`.
@@ -416,8 +430,6 @@ impl Float for F16 {
 }
 
 impl Float for BF16 {
-    const TYPE: WeightType = WeightType::BF16;
-
     #[inline(always)]
     unsafe fn at<F: Lanes>(group: *const u8, k: usize) -> F {
         // SAFETY: see `F32`.
