@@ -133,6 +133,34 @@ fn released_data_comes_back() {
     assert_eq!(gguf.tensor_data(1), [7; 16]);
 }
 
+/// Resident bytes of this process.
+#[cfg(target_os = "linux")]
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_release_gives_memory_back() {
+    const BYTES: usize = 64 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let mut writer = Writer::new();
+    writer.tensor("a", &[BYTES as u64 / 4], WeightType::F32, vec![1; BYTES]).unwrap();
+    writer.write(&path).unwrap();
+    drop(writer);
+
+    let gguf = Gguf::open(&path).unwrap();
+    let sum: usize = gguf.tensor_data(0).iter().step_by(1024).map(|&byte| usize::from(byte)).sum();
+    assert_eq!(sum, BYTES / 1024);
+    let before = resident();
+    gguf.release(0, 0..BYTES);
+    // Other tests run beside this one, so half of it is enough.
+    assert!(resident() + BYTES as u64 / 2 < before, "{before} bytes before, {} after", resident());
+}
+
 #[test]
 #[should_panic(expected = "lies within the 16 bytes of a")]
 fn a_release_stays_within_its_tensor() {
