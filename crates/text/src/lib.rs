@@ -11,18 +11,24 @@
 
 mod bpe;
 mod byte_alphabet;
+mod detokenizer;
 mod error;
 mod from_gguf;
+#[cfg(test)]
+mod golden;
 mod merge;
 mod pretokenize;
 mod roles;
 mod special;
 mod spm;
+mod stop;
 mod strings;
 mod tokenizer;
 mod vocabulary;
 
+pub use detokenizer::Detokenizer;
 pub use error::Error;
+pub use stop::{Passed, StopStrings};
 pub use tailrace_types::TokenId;
 pub use tokenizer::Tokenizer;
 pub use vocabulary::{SpecialIds, TokenKind, Vocabulary};

@@ -68,26 +68,32 @@ impl Specials {
     /// text. (That is what llama.cpp does. The leftmost match would be another rule: of `ab` and
     /// `bcd` in `abcd` the longer one wins here.)
     pub(crate) fn split(&self, text: &str, parse_special: bool) -> Vec<Fragment> {
-        let mut fragments = vec![Fragment::Text(0..text.len())];
+        let bytes = text.as_bytes();
+        let mut blocked = vec![false; bytes.len()];
+        let mut taken = Vec::new();
         for token in self.occurring(text, parse_special) {
             let finder = memmem::Finder::new(token.text.as_bytes());
-            let mut cut = Vec::with_capacity(fragments.len() + 2);
-            for fragment in fragments {
-                let Fragment::Text(range) = fragment else {
-                    cut.push(fragment);
+            let mut from = 0;
+            while let Some(at) = finder.find(&bytes[from..]) {
+                let range = from + at..from + at + token.text.len();
+                if let Some(last) = blocked[range.clone()].iter().rposition(|&b| b) {
+                    from = range.start + last + 1;
                     continue;
-                };
-                let mut start = range.start;
-                while let Some(at) = finder.find(&text.as_bytes()[start..range.end]) {
-                    push_text(&mut cut, start..start + at);
-                    cut.push(Fragment::Token(token.id));
-                    start += at + token.text.len();
                 }
-                push_text(&mut cut, start..range.end);
+                from = range.end;
+                blocked[range.clone()].fill(true);
+                taken.push((range, token.id));
             }
-            fragments = cut;
         }
-        fragments.retain(|f| *f != Fragment::Text(0..0));
+        taken.sort_unstable_by_key(|(range, _)| range.start);
+        let mut fragments = Vec::with_capacity(2 * taken.len() + 1);
+        let mut done = 0;
+        for (range, id) in taken {
+            push_text(&mut fragments, done..range.start);
+            fragments.push(Fragment::Token(id));
+            done = range.end;
+        }
+        push_text(&mut fragments, done..text.len());
         fragments
     }
 

@@ -1,9 +1,11 @@
 //! SentencePiece's BPE (`tokenizer.ggml.model` = `llama`): Llama 2 and Gemma 1 to 3.
 //!
-//! No pieces and no list of merges: any two neighbours whose concatenation is a token may merge, the
+//! There is no pre-tokenizer and no list of merges: any two neighbours whose concatenation is a token may merge, the
 //! token with the highest score first. Spaces are part of the text, spelled U+2581.
 
 use std::borrow::Cow;
+
+use hashbrown::HashSet;
 
 use crate::merge::{Merge, Merger, NONE, Symbol};
 use crate::strings::StringTable;
@@ -19,6 +21,9 @@ pub(crate) struct Spm {
     priorities: Vec<u32>,
     /// What to emit for a byte of a character that is no token.
     bytes: Box<[Option<u32>; 256]>,
+    /// Characters that some token has before a space. Before a space that follows any other character the text can be
+    /// cut without an effect, as no merge crosses that place.
+    joined_to_space: HashSet<char>,
     /// Whether text that starts or follows a special token gets a leading space.
     pub(crate) add_space_prefix: bool,
 }
@@ -53,7 +58,12 @@ impl Spm {
         if bad > 0 {
             warnings.push(format!("{bad} byte tokens are not spelled <0xXX>; they are never emitted"));
         }
-        Ok(Self { priorities: scores.iter().map(|&s| priority(s)).collect(), bytes: Box::new(bytes), add_space_prefix })
+        Ok(Self {
+            priorities: scores.iter().map(|&s| priority(s)).collect(),
+            bytes: Box::new(bytes),
+            joined_to_space: joined_to_space(table),
+            add_space_prefix,
+        })
     }
 
     /// Appends the tokens of `text` to `out`; `prefix`: whether it starts or follows a special token.
@@ -66,6 +76,18 @@ impl Spm {
         out: &mut Vec<TokenId>,
     ) {
         let text = spell(text, prefix && self.add_space_prefix);
+        let mut start = 0;
+        for (at, _) in text.match_indices(SPACE) {
+            // The queue of candidates stays short when the pieces are.
+            if text[start..at].chars().next_back().is_some_and(|c| !self.joined_to_space.contains(&c)) {
+                self.encode_piece(table, &text[start..at], merger, out);
+                start = at;
+            }
+        }
+        self.encode_piece(table, &text[start..], merger, out);
+    }
+
+    fn encode_piece(&self, table: &StringTable, text: &str, merger: &mut Merger, out: &mut Vec<TokenId>) {
         let bytes = text.as_bytes();
         merger.clear();
         for c in text.chars() {
@@ -81,10 +103,9 @@ impl Spm {
             Some(Merge { priority, id })
         };
         for symbol in merger.run(rule) {
-            let known = if symbol.id == NONE {
-                table.find(symbol.bytes(bytes)) // a character that never merged
-            } else {
-                Some(symbol.id)
+            let known = match symbol.id {
+                NONE => table.find(symbol.bytes(bytes)), // a character that never merged
+                id => Some(id),
             };
             match known {
                 Some(id) => out.push(TokenId(id)),
@@ -95,8 +116,20 @@ impl Spm {
 
     /// Heap bytes held.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.priorities.capacity() * size_of::<u32>()
+        self.priorities.capacity() * size_of::<u32>() + self.joined_to_space.allocation_size()
     }
+}
+
+/// The characters that stand before a space within some token.
+fn joined_to_space(table: &StringTable) -> HashSet<char> {
+    let mut joined = HashSet::new();
+    for token in (0..table.len()).filter_map(|i| table.get(i)) {
+        let Ok(token) = std::str::from_utf8(token) else { continue };
+        for (at, _) in token.match_indices(SPACE) {
+            joined.extend(token[..at].chars().next_back());
+        }
+    }
+    joined
 }
 
 /// `text` with spaces spelled out, after one more space if `prefix`.
