@@ -3,3 +3,4 @@
 
 pub mod attention;
 pub mod elementwise;
+pub mod matmul;
