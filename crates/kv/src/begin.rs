@@ -3,7 +3,7 @@
 use tailrace_types::{BLOCK_CELLS, FrameId, SlotId};
 
 use crate::cache::Sequence;
-use crate::{Append, Home, KvCache, KvError, Phase, Place, Segment, SequencePlan, StepPlan, Transfer};
+use crate::{Append, Home, KvCache, KvError, Phase, Place, Segment, SequencePlan, Sliding, StepPlan, Transfer};
 
 /// What becomes of the last block that a sequence has when a step appends to the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,8 @@ impl KvCache {
         if needed > u64::from(self.config.context_cells) {
             return Err(KvError::ContextFull { slot, needed, limit: self.config.context_cells });
         }
-        if let Some(sliding) = &self.config.sliding {
+        let wraps = |s: &&Sliding| !s.never_wraps(self.config.context_cells);
+        if let Some(sliding) = self.config.sliding.as_ref().filter(wraps) {
             // The first new row still sees window - 1 cells when the last new cell is written.
             let limit = sliding.ring_cells() - u64::from(sliding.window) + 1;
             if u64::from(cells) > limit {

@@ -1,5 +1,6 @@
 //! Sizes of the cache: plain integers that the plan has decided.
 
+use tailrace_plan::{Plan, SlidingPlan};
 use tailrace_types::BLOCK_CELLS;
 
 use crate::KvError;
@@ -41,6 +42,11 @@ pub struct Sliding {
 }
 
 impl Sliding {
+    /// Whether the ring has a place for every cell of a context.
+    pub(crate) fn never_wraps(&self, context_cells: u32) -> bool {
+        self.ring_cells() >= u64::from(context_cells)
+    }
+
     /// Cells of the ring.
     pub(crate) fn ring_cells(&self) -> u64 {
         u64::from(self.ring_blocks) * u64::from(BLOCK_CELLS)
@@ -48,6 +54,24 @@ impl Sliding {
 }
 
 impl KvConfig {
+    /// The sizes that a plan has decided.
+    pub fn of(plan: &Plan) -> Self {
+        let (limits, cache) = (&plan.limits, &plan.cache);
+        let sliding = |s: SlidingPlan| Sliding { window: s.window_cells, ring_blocks: s.ring_blocks };
+        KvConfig {
+            slots: limits.sequences,
+            context_cells: cache.sequence_cells,
+            core_frames: cache.core_frames(),
+            overlay_frames: cache.overlay_frames,
+            landing_frames: cache.landing_frames,
+            extent_blocks: cache.extent_blocks,
+            extents_max: cache.extents_max,
+            spills: cache.spills,
+            sliding: cache.sliding.map(sliding),
+            rollback_max: limits.rollback_cells,
+        }
+    }
+
     /// Blocks of one full context.
     pub fn context_blocks(&self) -> u32 {
         self.context_cells.div_ceil(BLOCK_CELLS)
@@ -66,14 +90,17 @@ impl KvConfig {
     /// Refuses sizes that no run can work with.
     pub(crate) fn validate(&self) -> Result<(), KvError> {
         let fits = |n: u64| n < u64::from(u32::MAX);
-        let ring_holds =
-            |s: &Sliding| s.ring_cells() >= u64::from(s.window) + u64::from(self.rollback_max) && s.window > 0;
+        // A ring that holds a whole context never wraps, whatever its window.
+        let ring_holds = |s: &Sliding| {
+            let wraps_well = s.ring_cells() >= u64::from(s.window) + u64::from(self.rollback_max);
+            s.window > 0 && (wraps_well || s.never_wraps(self.context_cells))
+        };
         let rules = [
             (self.slots > 0, "no slots"),
             (self.context_cells > 0, "a context of no cells"),
             (self.extent_blocks > 0, "an extent of no blocks"),
-            (self.landing_frames > self.slots, "landing frames must exceed slots"),
-            (self.core_frames >= self.landing_frames, "fewer core frames than landing frames"),
+            (!self.spills || self.landing_frames > self.slots, "landing frames must exceed slots"),
+            (!self.spills || self.core_frames >= self.landing_frames, "fewer core frames than landing frames"),
             (fits(u64::from(self.core_frames) + u64::from(self.overlay_frames)), "too many frames"),
             (fits(self.blocks_max()), "too many blocks"),
             (fits(self.host_blocks_max()), "too many host blocks"),

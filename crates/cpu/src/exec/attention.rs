@@ -82,7 +82,7 @@ pub(super) fn run(context: &Context<'_>, layer: LayerId, buffers: Buffers) {
         Phase::Decode => op.decode(),
     }
     if let Some(q8) = buffers.dst.q8 {
-        context.crew.barrier();
+        context.worker.barrier();
         context.quantize_rows(out, rows(q8));
     }
 }
@@ -172,7 +172,7 @@ impl Op<'_> {
         let floats = self.shape.scratch_floats();
         let base = self.scratch.at(0).cast::<f32>();
         // SAFETY: the plan gave every worker its own part, and a worker makes one slice at a time.
-        unsafe { std::slice::from_raw_parts_mut(base.add(self.context.crew.index() * floats), floats) }
+        unsafe { std::slice::from_raw_parts_mut(base.add(self.context.worker.index() * floats), floats) }
     }
 
     /// Records `range` of the carry, which is `[kv_head][row][group]` in prefill and `[row][head]` in decode.
@@ -185,27 +185,27 @@ impl Op<'_> {
 
     fn prefill(&self, view: &View) {
         let leaves = self.leaves(view.first_position..view.first_position + view.rows as u32);
-        let (slots, crew) = (self.context.machine.plan.cache.ring_slots as usize, &self.context.crew);
+        let (slots, worker) = (self.context.machine.plan.cache.ring_slots as usize, &self.context.worker);
         let tail_end = leaves.clone().find(|&leaf| self.resident(view, leaf).is_some()).unwrap_or(leaves.end);
         let mut blocks = Blocks::default();
         let mut first = leaves.start;
         while first < tail_end {
             let run = first..(first + slots.min(blocks.0.len()) as u32).min(tail_end);
-            while let Some(slot) = crew.claim(run.len()) {
+            while let Some(slot) = worker.claim(run.len()) {
                 self.stage(self.home(view, run.start + slot as u32), slot);
             }
-            crew.barrier();
+            worker.barrier();
             let machine = self.context.machine;
             for (slot, block) in blocks.0.iter_mut().enumerate().take(run.len()) {
                 *block = machine.memory.ring_slot(&machine.plan, slot);
             }
             self.prefill_run(view, &run, &blocks, (first == leaves.start, run.end == leaves.end));
-            crew.barrier();
+            worker.barrier();
             if machine.poison {
-                while let Some(slot) = crew.claim(run.len()) {
+                while let Some(slot) = worker.claim(run.len()) {
                     self.consumed(slot);
                 }
-                crew.barrier();
+                worker.barrier();
             }
             first = run.end;
         }
@@ -217,7 +217,7 @@ impl Op<'_> {
             self.prefill_run(view, &run, &blocks, (first == leaves.start, run.end == leaves.end));
             first = run.end;
             if first < leaves.end {
-                crew.barrier();
+                worker.barrier();
             }
         }
     }
@@ -225,9 +225,9 @@ impl Op<'_> {
     /// Carries every row over the leaves `run`; begins or ends the carry where the run does.
     fn prefill_run(&self, view: &View, run: &Range<u32>, blocks: &Blocks, (begins, ends): (bool, bool)) {
         let (group, kv_heads) = (self.shape.group, self.layer.shape.kv_heads as usize);
-        let tile = (TILE_ROWS / group).max(1).min(view.rows.div_ceil(self.context.crew.size()));
+        let tile = (TILE_ROWS / group).max(1).min(view.rows.div_ceil(self.context.worker.count()));
         let tiles = view.rows.div_ceil(tile);
-        while let Some(item) = self.context.crew.claim(tiles * kv_heads) {
+        while let Some(item) = self.context.worker.claim(tiles * kv_heads) {
             // The last rows see the most cells: they go first, so that the end of the op is not one long item.
             let (kv_head, t) = (item % kv_heads, tiles - 1 - item / kv_heads);
             let rows = t * tile..((t + 1) * tile).min(view.rows);
@@ -268,7 +268,7 @@ impl Op<'_> {
     }
 
     fn decode(&self) {
-        let (step, crew) = (self.context.step, &self.context.crew);
+        let (step, worker) = (self.context.step, &self.context.worker);
         let leaves_of = |view: &View| self.leaves(view.first_position..view.first_position + 1);
         let ends = step.views.iter().map(|view| leaves_of(view).end).max().unwrap_or(0);
         let mut first = step.views.iter().map(|view| leaves_of(view).start).min().unwrap_or(0);
@@ -276,11 +276,11 @@ impl Op<'_> {
         while first < ends {
             let batch = first..(first + LEAF_BATCH).min(ends);
             self.decode_batch(&batch);
-            crew.barrier();
+            worker.barrier();
             self.fold_batch(&batch, (begins, batch.end == ends));
             (first, begins) = (batch.end, false);
             if first < ends {
-                crew.barrier();
+                worker.barrier();
             }
         }
     }
@@ -291,7 +291,7 @@ impl Op<'_> {
         let (rows, kv_heads) = (self.context.step.views.len(), self.layer.shape.kv_heads as usize);
         let has_tail = matches!(self.cache.place, CachePlace::Frames { .. }) && self.context.machine.plan.cache.spills;
         let tail_items = if has_tail { batch.len() } else { 0 };
-        while let Some(item) = self.context.crew.claim(tail_items + batch.len() * rows * kv_heads) {
+        while let Some(item) = self.context.worker.claim(tail_items + batch.len() * rows * kv_heads) {
             let Some(item) = item.checked_sub(tail_items) else {
                 self.tail_leaf(batch, item);
                 continue;
@@ -316,7 +316,7 @@ impl Op<'_> {
             let home = sees.then(|| self.home(view, leaf));
             home.filter(|home| matches!(home, Home::Host(_)))
         };
-        let slot = self.context.crew.index();
+        let slot = self.context.worker.index();
         for (row, view) in views.iter().enumerate() {
             let Some(home) = tail(view) else { continue };
             if views[..row].iter().any(|before| tail(before) == Some(home)) {
@@ -355,7 +355,7 @@ impl Op<'_> {
     fn fold_batch(&self, batch: &Range<u32>, (begins, ends): (bool, bool)) {
         let (views, group) = (&self.context.step.views, self.shape.group);
         let (kv_heads, heads) = (self.layer.shape.kv_heads as usize, self.layer.shape.heads as usize);
-        while let Some(item) = self.context.crew.claim(views.len() * kv_heads) {
+        while let Some(item) = self.context.worker.claim(views.len() * kv_heads) {
             let (row, kv_head) = (item / kv_heads, item % kv_heads);
             let carry = self.records(row * heads + kv_head * group..row * heads + (kv_head + 1) * group);
             if begins {

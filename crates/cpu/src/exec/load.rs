@@ -1,7 +1,6 @@
 //! Loading: weights are rearranged, piece by piece, from the file into the arena.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tailrace_device::plan::spec::Rope;
 use tailrace_device::plan::{Plan, Weight, WeightForm};
@@ -19,7 +18,7 @@ const PIECE_GROUPS: u64 = 32;
 pub(super) fn weights(
     plan: &Plan,
     memory: &Memory,
-    pool: &Pool,
+    pool: &mut Pool,
     file: &dyn WeightFile,
     progress: &mut dyn FnMut(f32),
 ) -> Result<(), DeviceError> {
@@ -46,25 +45,21 @@ fn vector(memory: &Memory, file: &dyn WeightFile, weight: &Weight) -> Result<(),
     Ok(())
 }
 
-fn matrix(memory: &Memory, pool: &Pool, file: &dyn WeightFile, weight: &Weight) -> Result<(), DeviceError> {
+fn matrix(memory: &Memory, pool: &mut Pool, file: &dyn WeightFile, weight: &Weight) -> Result<(), DeviceError> {
     let slice = &weight.slice;
     let groups = slice.rows.div_ceil(ROW_GROUP);
     let group_bytes = weight.bytes / groups.max(1);
-    let (next, failed) = (AtomicU64::new(0), Mutex::new(None));
-    let base = AtomicUsize::new(memory.weight(weight) as usize);
-    pool.run(|_| {
-        let base = base.load(Ordering::Relaxed) as *mut u8;
-        loop {
-            let first = next.fetch_add(PIECE_GROUPS, Ordering::Relaxed);
-            if first >= groups {
-                return;
-            }
+    let failed = Mutex::new(None);
+    pool.run(|worker| {
+        let base = memory.weight(weight);
+        while let Some(piece) = worker.claim(groups.div_ceil(PIECE_GROUPS) as usize) {
+            let first = piece as u64 * PIECE_GROUPS;
             let count = PIECE_GROUPS.min(groups - first);
             // SAFETY: pieces are disjoint parts of the weight's `groups * group_bytes` bytes, and nothing else runs yet.
             let packed = unsafe {
                 std::slice::from_raw_parts_mut(base.add((first * group_bytes) as usize), (count * group_bytes) as usize)
             };
-            if let Err(error) = piece(file, weight, first, packed) {
+            if let Err(error) = pack_piece(file, weight, first, packed) {
                 *failed.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
                 return;
             }
@@ -74,7 +69,7 @@ fn matrix(memory: &Memory, pool: &Pool, file: &dyn WeightFile, weight: &Weight) 
 }
 
 /// Packs the groups from `first_group` on into `packed`.
-fn piece(file: &dyn WeightFile, weight: &Weight, first_group: u64, packed: &mut [u8]) -> Result<(), DeviceError> {
+fn pack_piece(file: &dyn WeightFile, weight: &Weight, first_group: u64, packed: &mut [u8]) -> Result<(), DeviceError> {
     let slice = &weight.slice;
     let k = slice.cols as usize;
     let group_bytes = pack::group_bytes(slice.ty, k).expect("the plan's matrices are whole blocks");

@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 
 mod attention;
-mod crew;
 mod load;
 mod memory;
 mod ops;
@@ -17,8 +16,8 @@ use tailrace_device::{DeviceError, Executor, HighWater, LoadOptions, Loader, Row
 use tailrace_types::{SlotId, WeightType};
 
 use crate::pool::Pool;
-use crate::simd::{self, Isa};
-use crew::Counters;
+use crate::q8::q8_row_bytes;
+use crate::simd::isa::Isa;
 use memory::Memory;
 
 /// Leaves whose partials a decode row holds before it folds them: enough work items for many cores, little workspace.
@@ -47,7 +46,11 @@ impl DeviceSizes for CpuLoader {
     }
 
     fn q8_row_bytes(&self, cols: u64) -> u64 {
-        simd::q8_row_bytes(cols as usize) as u64
+        q8_row_bytes(cols as usize) as u64
+    }
+
+    fn partial_elements(&self, shape: &AttentionShape) -> u64 {
+        attention::partial_elements(shape)
     }
 
     fn attention_scratch_bytes(&self, shape: &AttentionShape) -> u64 {
@@ -72,12 +75,12 @@ impl Loader for CpuLoader {
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Executor>, DeviceError> {
         let memory = Memory::new(&plan)?;
-        let pool = Pool::new(self.threads);
-        load::weights(&plan, &memory, &pool, weights, progress)?;
+        let mut pool = Pool::new(self.threads).map_err(|_| DeviceError::Worker)?;
+        load::weights(&plan, &memory, &mut pool, weights, progress)?;
         let frequencies = load::frequencies(&plan, weights)?;
         let step = Step::with_capacity(&plan);
         let machine = Machine { plan, memory, isa: self.isa, frequencies, poison: options.poison, tail_read: AtomicU64::new(0) };
-        Ok(Box::new(CpuExecutor { machine, pool, step, counters: Counters::default(), traffic: Traffic::default() }))
+        Ok(Box::new(CpuExecutor { machine, pool, step, traffic: Traffic::default() }))
     }
 }
 
@@ -182,7 +185,6 @@ struct CpuExecutor {
     machine: Machine,
     pool: Pool,
     step: Step,
-    counters: Counters,
     traffic: Traffic,
 }
 
@@ -198,9 +200,9 @@ impl Executor for CpuExecutor {
         if !self.step.rows.is_empty() {
             let program = program(plan, submission.phase);
             memory.note_program(RowKind::Workspace, program, self.step.rows.len());
-            let (machine, step, counters) = (&self.machine, &self.step, &self.counters);
+            let (machine, step) = (&self.machine, &self.step);
             let program = self::program(&machine.plan, submission.phase);
-            self.pool.run(|worker| ops::run_body(machine, program, step, counters.crew(worker)));
+            self.pool.run(|worker| ops::run_body(machine, program, step, worker));
         }
         let Machine { plan, memory, poison, .. } = &mut self.machine;
         transfer::run(memory, plan, &submission.cache.after, *poison, &mut self.traffic)
@@ -215,8 +217,8 @@ impl Executor for CpuExecutor {
             return Err(DeviceError::Misuse("logits of a row that was not computed"));
         }
         machine.memory.note_program(RowKind::Head, &machine.plan.head, rows.len());
-        let (step, counters) = (&self.step, &self.counters);
-        self.pool.run(|worker| ops::run_head(machine, step, rows, counters.crew(worker)));
+        let step = &self.step;
+        self.pool.run(|worker| ops::run_head(machine, step, rows, worker));
         Ok(ops::logits(machine, rows.len()))
     }
 

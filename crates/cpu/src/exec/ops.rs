@@ -6,9 +6,9 @@ use tailrace_device::plan::{BufferId, CachePlace, Content, Gain, Inputs, LayerId
 use tailrace_types::{BLOCK_CELLS, KvType, ROW_GROUP};
 
 use super::attention::{self, Buffers};
-use super::crew::Crew;
 use super::memory::{Rows, weight};
 use super::{Machine, Step};
+use crate::pool::Worker;
 use crate::simd::elementwise as ew;
 use crate::simd::matmul::{Columns, Epilogue, Weights, matmul_f32, matmul_q8};
 use crate::simd::quantize::{Q8Rows, quantize_row};
@@ -31,28 +31,28 @@ enum Place {
 pub(super) struct Context<'a> {
     pub(super) machine: &'a Machine,
     pub(super) step: &'a Step,
-    pub(super) crew: Crew<'a>,
+    pub(super) worker: Worker<'a>,
     program: &'a Program,
     place: Place,
     rows: usize,
 }
 
 /// Runs the layers over the rows of `step`.
-pub(super) fn run_body(machine: &Machine, program: &Program, step: &Step, crew: Crew<'_>) {
-    let context = Context { machine, step, crew, program, place: Place::Workspace, rows: step.rows.len() };
+pub(super) fn run_body(machine: &Machine, program: &Program, step: &Step, worker: Worker<'_>) {
+    let context = Context { machine, step, worker, program, place: Place::Workspace, rows: step.rows.len() };
     context.run();
 }
 
 /// Runs the head over `rows` of the last submission.
-pub(super) fn run_head(machine: &Machine, step: &Step, rows: &[u32], crew: Crew<'_>) {
-    let context = Context { machine, step, crew, program: &machine.plan.head, place: Place::Head, rows: rows.len() };
+pub(super) fn run_head(machine: &Machine, step: &Step, rows: &[u32], worker: Worker<'_>) {
+    let context = Context { machine, step, worker, program: &machine.plan.head, place: Place::Head, rows: rows.len() };
     let stream = machine.memory.workspace(residual(super::program(&machine.plan, step.phase)));
     let gathered = context.rows_of(BufferId(0));
     context.each_row(|i| {
         // SAFETY: the row of the head's input belongs to this work item; the residual stream is only read.
         unsafe { gathered.f32_mut(i).copy_from_slice(stream.f32(rows[i] as usize)) };
     });
-    context.crew.barrier();
+    context.worker.barrier();
     context.run();
 }
 
@@ -81,7 +81,7 @@ impl Context<'_> {
     fn run(&self) {
         for op in &self.program.ops {
             self.op(op);
-            self.crew.barrier();
+            self.worker.barrier();
         }
     }
 
@@ -128,7 +128,7 @@ impl Context<'_> {
 
     /// Calls `work` with every row that this worker claims.
     fn each_row(&self, mut work: impl FnMut(usize)) {
-        while let Some(row) = self.crew.claim(self.rows) {
+        while let Some(row) = self.worker.claim(self.rows) {
             work(row);
         }
     }
@@ -190,13 +190,13 @@ impl Context<'_> {
     fn mat_mul(&self, src: Inputs, products: &[Product], dst: BufferId, accumulate: bool) {
         let dst = self.rows_of(dst);
         let pieces = |weights: &Weights<'_>| {
-            let group_bytes = weights.bytes().len() / weights.groups().max(1);
-            let fair = weights.groups() / (self.crew.size() * CLAIMS_PER_WORKER);
-            let each = fair.max(CLAIM_BYTES / group_bytes.max(1)).max(1);
+            let group_bytes = weights.group_bytes();
+            let fair = weights.groups() / (self.worker.count() * CLAIMS_PER_WORKER);
+            let each = fair.max(CLAIM_BYTES / group_bytes).max(1);
             (each, weights.groups().div_ceil(each))
         };
         let total = products.iter().map(|p| pieces(&self.matrix(p.weight)).1).sum();
-        while let Some(mut item) = self.crew.claim(total) {
+        while let Some(mut item) = self.worker.claim(total) {
             for product in products {
                 let weights = self.matrix(product.weight);
                 let (each, count) = pieces(&weights);
@@ -228,20 +228,20 @@ impl Context<'_> {
         let bias = product.bias.map(|b| &self.vector(b)[first..first + columns]);
         let epilogue = Epilogue { bias, accumulate };
         // SAFETY: these columns of all rows belong to this work item.
-        let mut y = unsafe { Columns::from_raw(dst.at(0).cast::<f32>().add(at), self.rows, columns, dst.cols) };
+        let y = unsafe { Columns::from_raw(dst.at(0).cast::<f32>().add(at), self.rows, columns, dst.cols) };
         let (weights, isa, k) = (weights.slice(groups), self.machine.isa, slice.cols as usize);
         match (src.q8, src.f32) {
             (Some(q8), _) if !slice.ty.is_float() => {
                 let x = self.rows_of(q8);
                 // SAFETY: rows are consecutive and were quantised before the last barrier.
                 let x = unsafe { std::slice::from_raw_parts(x.at(0), self.rows * x.row_bytes) };
-                matmul_q8(isa, &weights, Q8Rows::new(x, k), &mut y, epilogue);
+                matmul_q8(isa, &weights, Q8Rows::new(x, k), y, epilogue);
             }
             (_, f32) => {
                 let x = self.rows_of(f32.expect("lowering gives every product inputs that it reads"));
                 // SAFETY: rows are consecutive and were written before the last barrier.
                 let x = unsafe { std::slice::from_raw_parts(x.at(0).cast(), self.rows * x.cols) };
-                matmul_f32(isa, &weights, x, &mut y, epilogue);
+                matmul_f32(isa, &weights, x, y, epilogue);
             }
         }
     }

@@ -3,6 +3,8 @@
 //! Each output element is one fixed expression of its inputs, except the sum of squares of
 //! [`rms_norm`], whose order depends on the row's length alone.
 
+use tailrace_device::plan::spec::Pairing;
+
 use super::isa::Isa;
 use super::lanes::{LANES, Lanes, lanes_kernel};
 
@@ -61,15 +63,6 @@ unsafe fn rms_norm_body<L: Lanes>(
     }
 }
 
-/// Which elements of a head rotary embedding turns together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pairing {
-    /// Elements `2j` and `2j + 1`.
-    Norm,
-    /// Elements `j` and `j + dims / 2`.
-    Neox,
-}
-
 /// Cosines and sines of one position: `table = [cos(p f_0) ..][sin(p f_0) ..]`, scaled by
 /// `magnitude`, for inverse frequencies `f`. Angles are computed in `f64`: at position 10^6
 /// an `f32` angle is wrong by 0.03 rad.
@@ -95,14 +88,14 @@ pub fn rope(isa: Isa, pairing: Pairing, head: &mut [f32], table: &[f32]) {
     assert!(table.len() <= head.len() && table.len().is_multiple_of(2));
     let (cos, sin) = table.split_at(table.len() / 2);
     match pairing {
-        Pairing::Norm => {
+        Pairing::Adjacent => {
             let (pairs, _) = head.as_chunks_mut::<2>();
             for (pair, (c, s)) in pairs.iter_mut().zip(cos.iter().zip(sin)) {
                 let [a, b] = *pair;
                 *pair = [a * c - b * s, a * s + b * c];
             }
         }
-        Pairing::Neox => {
+        Pairing::Half => {
             let half = cos.len();
             let (cos, sin) = (cos.as_ptr(), sin.as_ptr());
             // SAFETY: `head` holds at least `2 * half` values, the table's halves `half` each.

@@ -2,6 +2,8 @@
 
 use half::f16;
 
+use tailrace_device::plan::spec::Pairing;
+
 use super::elementwise::*;
 use super::isa::Isa;
 use crate::naive::elementwise as naive;
@@ -69,7 +71,7 @@ fn gates_and_sums() {
 fn rope_turns_pairs_and_keeps_the_rest() {
     for isa in Isa::available() {
         for (dims, head) in [(2, 2), (32, 32), (20, 64), (64, 96), (128, 128)] {
-            for (pairing, position) in [(Pairing::Norm, 7), (Pairing::Neox, 1_000_003)] {
+            for (pairing, position) in [(Pairing::Adjacent, 7), (Pairing::Half, 1_000_003)] {
                 let half = dims / 2;
                 let frequency = |j: usize| 10000f64.powf(-2.0 * j as f64 / dims as f64);
                 let frequencies: Vec<f64> = (0..half).map(frequency).collect();
@@ -78,8 +80,8 @@ fn rope_turns_pairs_and_keeps_the_rest() {
                 let mut got = row(head, 5);
                 let mut want = got.clone();
                 let pair = |j| match pairing {
-                    Pairing::Norm => (2 * j, 2 * j + 1),
-                    Pairing::Neox => (j, j + half),
+                    Pairing::Adjacent => (2 * j, 2 * j + 1),
+                    Pairing::Half => (j, j + half),
                 };
                 let pairs: Vec<_> = (0..half).map(pair).collect();
                 let angles: Vec<f64> =
