@@ -91,15 +91,20 @@ unsafe fn k_panels_body<L: Lanes, const F16: bool>(
     for panel in 0..count {
         for d in (0..dk).step_by(LANES) {
             let n = (dk - d).min(LANES);
+            let first = panel * LANES * dk + d;
             // SAFETY: row < 16 * count and d + n <= dk.
             unsafe {
-                let mut block = [L::zero(); LANES];
-                for (i, row) in block.iter_mut().enumerate() {
-                    let element = (panel * LANES + i) * dk + d;
-                    *row = load_kv::<L, F16>(rows, element, n);
-                }
+                let columns = if F16 && n == LANES {
+                    L::load_f16_columns(rows.cast::<f16>().add(first), dk)
+                } else {
+                    let mut block = [L::zero(); LANES];
+                    for (i, row) in block.iter_mut().enumerate() {
+                        *row = load_kv::<L, F16>(rows, first + i * dk, n);
+                    }
+                    L::transpose(block)
+                };
                 let to = to.add((panel * dk + d) * LANES);
-                for (i, column) in L::transpose(block).into_iter().enumerate().take(n) {
+                for (i, column) in columns.into_iter().enumerate().take(n) {
                     column.store(to.add(i * LANES));
                 }
             }

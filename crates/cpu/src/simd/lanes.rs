@@ -155,6 +155,25 @@ pub(crate) unsafe trait Lanes: Copy {
     /// The transposed matrix whose rows are `rows`.
     fn transpose(rows: [Self; LANES]) -> [Self; LANES];
 
+    /// The columns of the 16 x 16 matrix of 16-bit floats whose row `i` starts at `i * stride`.
+    ///
+    /// # Safety
+    /// Each row is readable for 16 values.
+    #[inline(always)]
+    unsafe fn load_f16_columns(from: *const f16, stride: usize) -> [Self; LANES] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut rows = [Self::zero(); LANES];
+            for (i, row) in rows.iter_mut().enumerate() {
+                *row = Self::load_f16(from.add(i * stride));
+            }
+            Self::transpose(rows)
+        }
+    }
+
+    /// Asks for the cache line at `from`, which may be any address.
+    fn prefetch(from: *const u8);
+
     /// Zero in every lane.
     ///
     /// # Safety
@@ -440,6 +459,9 @@ unsafe impl Lanes for PortableLanes {
     fn max_lane(self) -> f32 {
         self.halving(|x, y| if x > y { x } else { y })
     }
+
+    #[inline(always)]
+    fn prefetch(_from: *const u8) {}
 
     #[inline(always)]
     fn transpose(rows: [Self; LANES]) -> [Self; LANES] {

@@ -163,6 +163,56 @@ unsafe impl Lanes for Avx512Lanes {
         }
     }
 
+    /// Two rows a register, so that half as many shuffles move the same values, and the
+    /// conversion comes last.
+    #[inline(always)]
+    unsafe fn load_f16_columns(from: *const f16, stride: usize) -> [Self; LANES] {
+        // SAFETY: see the impl.
+        unsafe {
+            let mut r = [_mm512_setzero_si512(); 8];
+            for (i, r) in r.iter_mut().enumerate() {
+                let low = _mm256_loadu_si256(from.add(i * stride).cast());
+                let high = _mm256_loadu_si256(from.add((i + 8) * stride).cast());
+                *r = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+            }
+            // The quarters are 8 x 8 matrices: interleave by 1, 2 and 4 values.
+            let mut by_2 = r;
+            for i in 0..4 {
+                by_2[2 * i] = _mm512_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
+                by_2[2 * i + 1] = _mm512_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+            }
+            let mut by_4 = by_2;
+            for i in 0..2 {
+                for j in 0..2 {
+                    let (a, b) = (by_2[4 * i + j], by_2[4 * i + j + 2]);
+                    by_4[4 * i + 2 * j] = _mm512_unpacklo_epi32(a, b);
+                    by_4[4 * i + 2 * j + 1] = _mm512_unpackhi_epi32(a, b);
+                }
+            }
+            let mut out = [Self::splat(0.0); LANES];
+            for j in 0..4 {
+                let (a, b) = (by_4[j], by_4[4 + j]);
+                let pair = [_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)];
+                for (k, columns) in pair.into_iter().enumerate() {
+                    // Column 2j + k of rows 0 .. 8 and 8 .. 16 is in quarters 0 and 2, column
+                    // 8 + 2j + k in quarters 1 and 3.
+                    let columns = _mm512_shuffle_i64x2::<0b11_01_10_00>(columns, columns);
+                    let low = _mm512_castsi512_si256(columns);
+                    let high = _mm512_extracti64x4_epi64::<1>(columns);
+                    out[2 * j + k].0 = _mm512_cvtph_ps(low);
+                    out[8 + 2 * j + k].0 = _mm512_cvtph_ps(high);
+                }
+            }
+            out
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(from: *const u8) {
+        // SAFETY: a prefetch of any address has no effect but on the cache.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+
     #[inline(always)]
     fn transpose(r: [Self; LANES]) -> [Self; LANES] {
         // SAFETY: see the impl. Pairs of rows are interleaved by 1 and by 2 values inside each
@@ -486,6 +536,12 @@ unsafe impl Lanes for Avx2Lanes {
     fn max_lane(self) -> f32 {
         // SAFETY: see the impl.
         unsafe { max_of_8(_mm256_max_ps(self.0, self.1)) }
+    }
+
+    #[inline(always)]
+    fn prefetch(from: *const u8) {
+        // SAFETY: a prefetch of any address has no effect but on the cache.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
 
     #[inline(always)]
