@@ -1,6 +1,8 @@
 //! The boundary between the engine and the devices that compute: a [`Loader`] takes a plan and weights and gives an
 //! [`Executor`], which runs submissions and has no way to allocate.
 
+pub mod null;
+
 use std::borrow::Cow;
 
 use tailrace_types::TokenId;
