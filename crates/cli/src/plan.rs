@@ -50,7 +50,7 @@ fn to_json(plan: &Plan) -> serde_json::Value {
         .map(|row| {
             json!({
                 "name": row.kind.name(),
-                "room": if row.room == Room::Device { "device" } else { "host" },
+                "room": if row.kind.room() == Room::Device { "device" } else { "host" },
                 "count": row.count,
                 "unit": row.unit,
                 "unit_bytes": row.unit_bytes,

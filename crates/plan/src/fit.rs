@@ -113,9 +113,7 @@ pub(crate) fn fit(
     let (cache, map) = divide(lowered, limits, device, &needs, window);
     let needed = map.device_bytes();
     match limits.device_bytes_max {
-        Some(cap) if needed > cap => {
-            Err(PlanError::DoesNotFit { cap, needed, map: Box::new(map), hints: Vec::new() })
-        }
+        Some(cap) if needed > cap => Err(PlanError::DoesNotFit { cap, needed, map: Box::new(map), hints: Vec::new() }),
         _ => Ok((cache, map)),
     }
 }
@@ -234,7 +232,9 @@ fn divide(
     map.push(RowKind::Workspace, 1, workspace, "byte");
     map.push(RowKind::Head, 1, lowered.head.bytes, "byte");
     if spills {
-        map.push(RowKind::Tail, tail_blocks_max(needs), frame_bytes, "block");
+        // Host copies of every full block: the window's clean blocks have theirs already.
+        let extents = needs.sequence_blocks.div_ceil(extent_blocks) as u64 * limits.sequences as u64;
+        map.push(RowKind::Tail, extents, extent_blocks as u64 * frame_bytes, "extent");
     }
     let cache = CachePlan {
         sequence_cells: limits.sequence_cells(),
@@ -253,11 +253,6 @@ fn divide(
         layers: needs.layers.clone(),
     };
     (cache, map)
-}
-
-/// Host copies of every full block: the window's clean blocks have theirs already.
-fn tail_blocks_max(needs: &Needs) -> u64 {
-    needs.blocks as u64
 }
 
 /// Blocks of an extent and how many extents the host limit allows.

@@ -40,6 +40,14 @@ pub enum RowKind {
 }
 
 impl RowKind {
+    /// Which memory it is in.
+    pub const fn room(self) -> Room {
+        match self {
+            RowKind::Tail => Room::Host,
+            _ => Room::Device,
+        }
+    }
+
     /// Name in tables and JSON.
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,8 +68,6 @@ impl RowKind {
 pub struct MemoryRow {
     /// What it is.
     pub kind: RowKind,
-    /// Where it is.
-    pub room: Room,
     /// How many.
     pub count: u64,
     /// Size of one, in bytes.
@@ -97,13 +103,12 @@ impl MemoryMap {
 
     /// Sum over the device's rows: what the cap bounds.
     pub fn device_bytes(&self) -> u64 {
-        self.rows.iter().filter(|r| r.room == Room::Device).map(MemoryRow::bytes).sum()
+        self.rows.iter().filter(|r| r.kind.room() == Room::Device).map(MemoryRow::bytes).sum()
     }
 
     pub(crate) fn push(&mut self, kind: RowKind, count: u64, unit_bytes: u64, unit: &'static str) {
-        let room = if kind == RowKind::Tail { Room::Host } else { Room::Device };
         if count * unit_bytes > 0 {
-            self.rows.push(MemoryRow { kind, room, count, unit_bytes, unit });
+            self.rows.push(MemoryRow { kind, count, unit_bytes, unit });
         }
     }
 }
@@ -111,11 +116,12 @@ impl MemoryMap {
 impl fmt::Display for MemoryMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = |f: &mut fmt::Formatter<'_>, name: &str, bytes: u64, how: &str| {
-            writeln!(f, "{name:<10} {:>16} {:>12}  {how}", bytes, Bytes(bytes).to_string())
+            let line = format!("{name:<12} {bytes:>16} {:>12}  {how}", Bytes(bytes).to_string());
+            writeln!(f, "{}", line.trim_end())
         };
-        writeln!(f, "{:<10} {:>16} {:>12}", "row", "bytes", "")?;
+        writeln!(f, "{:<12} {:>16}", "row", "bytes")?;
         for room in [Room::Device, Room::Host] {
-            for row in self.rows.iter().filter(|r| r.room == room) {
+            for row in self.rows.iter().filter(|r| r.kind.room() == room) {
                 let how = match row.count {
                     1 => String::new(),
                     n => format!("{n} {}s of {}", row.unit, Bytes(row.unit_bytes)),
