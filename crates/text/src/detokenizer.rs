@@ -45,18 +45,21 @@ impl Detokenizer {
             self.skip_space = false;
         }
         self.pending.extend_from_slice(piece);
-        let mut kept = 0;
+        let mut left = self.pending.len();
         for chunk in self.pending.utf8_chunks() {
             self.text.push_str(chunk.valid());
+            left -= chunk.valid().len();
             let invalid = chunk.invalid();
-            // Only the last chunk can end within a character: its error has no length.
-            if std::str::from_utf8(invalid).is_err_and(|e| e.error_len().is_none()) {
-                kept = invalid.len();
-            } else if !invalid.is_empty() {
+            // Bytes at the end that may still become a character: their error has no length.
+            if left == invalid.len() && std::str::from_utf8(invalid).is_err_and(|e| e.error_len().is_none()) {
+                break;
+            }
+            left -= invalid.len();
+            if !invalid.is_empty() {
                 self.text.push(REPLACEMENT);
             }
         }
-        self.pending.drain(..self.pending.len() - kept);
+        self.pending.drain(..self.pending.len() - left);
         &self.text
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use tailrace_gguf::{Gguf, Metadata};
 
 use crate::vocabulary::{SpecialIds, TokenKind, Vocabulary};
-use crate::{Error, Tokenizer};
+use crate::{ChatTemplate, Error, Tokenizer};
 
 impl Vocabulary {
     /// The vocabulary that `metadata` holds under `tokenizer.*`.
@@ -38,7 +38,6 @@ impl Vocabulary {
             add_bos: metadata.bool("tokenizer.ggml.add_bos_token")?,
             add_eos: metadata.bool("tokenizer.ggml.add_eos_token")?,
             add_space_prefix: metadata.bool("tokenizer.ggml.add_space_prefix")?,
-            chat_template: text("tokenizer.chat_template")?,
         })
     }
 }
@@ -60,5 +59,16 @@ impl Tokenizer {
     /// The file cannot be read, and those of [`Self::from_gguf`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::from_gguf(&Gguf::open(path)?)
+    }
+}
+
+impl ChatTemplate {
+    /// The template of an open model, or a built-in one: see [`Self::for_tokenizer`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::new`]; the file's value is no text.
+    pub fn from_gguf(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<Option<Self>, Error> {
+        Self::for_tokenizer(gguf.metadata().str("tokenizer.chat_template")?, tokenizer)
     }
 }

@@ -11,6 +11,7 @@
 
 mod bpe;
 mod byte_alphabet;
+mod chat;
 mod detokenizer;
 mod error;
 mod from_gguf;
@@ -26,6 +27,7 @@ mod strings;
 mod tokenizer;
 mod vocabulary;
 
+pub use chat::{ChatOptions, ChatTemplate, Message};
 pub use detokenizer::Detokenizer;
 pub use error::Error;
 pub use stop::{Passed, StopStrings};

@@ -155,6 +155,16 @@ impl Tokenizer {
         out
     }
 
+    /// The tokens of a whole prompt that spells out its special tokens, as a chat template renders it. The
+    /// beginning-of-text token is added if this vocabulary wants one, unless the prompt has it already.
+    pub fn encode_prompt(&self, text: &str) -> Vec<TokenId> {
+        let mut tokens = self.encode(text, false, true);
+        if self.add_bos && self.bos != tokens.first().copied() {
+            tokens.splice(..0, self.bos);
+        }
+        tokens
+    }
+
     /// The bytes that `token` prints: nothing for control, unknown and unused tokens and for ids
     /// outside the vocabulary. Not necessarily UTF-8; see [`crate::Detokenizer`].
     pub fn piece(&self, token: TokenId) -> &[u8] {

@@ -79,6 +79,4 @@ pub struct Vocabulary {
     pub add_eos: Option<bool>,
     /// Whether text gets a leading space (SentencePiece); yes if not given.
     pub add_space_prefix: Option<bool>,
-    /// Jinja source of the model's chat format.
-    pub chat_template: Option<String>,
 }
