@@ -349,6 +349,28 @@ fn an_aborted_step_leaves_the_cells() {
 }
 
 #[test]
+fn a_block_that_an_aborted_step_filled_is_partial_again() {
+    let mut s = sim(config(1, 256, 0));
+    grown(&mut s, 0, 200);
+    s.step(&[(0, 56)], PREFILL, End::Abort).unwrap().unwrap();
+    step(&mut s, &[], PREFILL);
+    assert!(s.plan.after.is_empty());
+}
+
+#[test]
+fn an_empty_extent_is_used_again_before_another_grows() {
+    let mut s = sim(config(1, 256, 0));
+    grown(&mut s, 0, 256 * 6);
+    assert_eq!(s.kv.extents().0, 2);
+    s.release(0).unwrap();
+    s.create(0).unwrap();
+    step(&mut s, &[(0, 256)], PREFILL);
+    let shrink = Transfer::Shrink { extent: ExtentId(1) };
+    assert_eq!(s.plan.after, [clean(0, 0), shrink]);
+    assert_eq!(s.kv.extents().0, 1);
+}
+
+#[test]
 fn runs_of_a_sequence_are_runs_of_host_memory() {
     let mut s = sim(config(2, 256, 0));
     s.create(0).unwrap();
@@ -392,6 +414,9 @@ fn a_rollback_beyond_the_ring_needs_a_prefill() {
     s.rollback(0, 287).unwrap().unwrap();
     step(&mut s, &[(0, 256), (1, 1)], DECODE);
     assert_eq!(s.plan.before[0], Transfer::CopyRing { from: SlotId(0), to: SlotId(1) });
+    // The copy has lost what the original had lost.
+    let refused = KvError::NeedsPrefill { slot: SlotId(1), cells: 286, cells_min: 287 };
+    assert_eq!(s.rollback(1, 286).unwrap(), Err(refused));
     s.rollback(0, 0).unwrap().unwrap();
     step(&mut s, &[(0, 256)], PREFILL);
     let too_long = s.step(&[(0, 314)], PREFILL, End::Commit).unwrap();
