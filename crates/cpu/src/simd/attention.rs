@@ -11,11 +11,11 @@ use std::ops::Range;
 
 use tailrace_types::KvType;
 
-use super::attention_tiles::{self as tiles, CELLS, TILE_ROWS_MAX};
+use super::attention_tiles::{self as tiles, Ahead, CELLS, TILE_ROWS_MAX, ValueRows, ValueTile};
 use super::isa::Isa;
 use super::lanes::{LANES, Lanes, lanes_kernel};
 
-/// Cells whose K or V is unpacked at a time when few rows share a leaf; half an L1 cache.
+/// Cells that all tiles of rows pass before the next: their K or V stays in the L1 cache.
 const STRIP: usize = 64;
 
 /// Rows whose scores over a leaf are held at a time.
@@ -113,7 +113,7 @@ pub fn leaf_partials(
     let work = Work::new(isa, shape, queries, leaf);
     work.for_blocks(scratch, |work, block, areas| {
         let records = &mut records[block.first * record..][..block.rows * record];
-        work.partials(block, areas.unpacked, areas.weights, records);
+        work.partials(block, areas.k, areas.v, areas.weights, records);
     });
 }
 
@@ -135,7 +135,7 @@ pub fn fold_leaf(
     let work = Work::new(isa, shape, queries, leaf);
     work.for_blocks(scratch, |work, block, areas| {
         let partials = &mut areas.records[..block.rows * record];
-        work.partials(block, areas.unpacked, areas.weights, partials);
+        work.partials(block, areas.k, areas.v, areas.weights, partials);
         let carries = &mut carries[block.first * record..][..block.rows * record];
         fold(isa, shape.dv, carries, partials);
     });
@@ -279,7 +279,8 @@ impl Block {
 
 /// Scratch memory by use.
 struct Areas<'a> {
-    unpacked: &'a mut [f32],
+    k: &'a [f32],
+    v: &'a [f32],
     weights: &'a mut [f32],
     records: &'a mut [f32],
 }
@@ -290,9 +291,9 @@ struct Work<'a> {
     shape: &'a HeadShape,
     queries: &'a Queries<'a>,
     leaf: &'a Leaf<'a>,
-    /// Whether K and V of the whole leaf are unpacked ahead, for several blocks of rows, or strip
-    /// by strip.
-    ahead: bool,
+    /// Whether K and V are read as they are stored, since too few rows share them to pay for
+    /// unpacking. The results are the same.
+    direct: bool,
 }
 
 impl<'a> Work<'a> {
@@ -304,25 +305,26 @@ impl<'a> Work<'a> {
     ) -> Self {
         assert_eq!(leaf.k.len(), CELLS * shape.k_type.row_bytes(shape.dk as u32) as usize);
         assert_eq!(leaf.v.len(), CELLS * shape.v_type.row_bytes(shape.dv as u32) as usize);
-        let ahead = queries.positions.len() * shape.group > BLOCK_ROWS;
-        Work { isa, shape, queries, leaf, ahead }
+        let few = queries.positions.len() * shape.group <= TILE_ROWS_MAX;
+        let whole = shape.dk.is_multiple_of(LANES) && shape.dv.is_multiple_of(LANES);
+        Work { isa, shape, queries, leaf, direct: few && whole }
     }
 
-    /// Calls `body` for each block of rows, with K and V unpacked if there are several.
+    /// Calls `body` for each block of rows, with K and V unpacked unless they are read directly.
     fn for_blocks(
         &self,
         scratch: &mut [f32],
         mut body: impl FnMut(&Self, &Block, &mut Areas<'_>),
     ) {
-        let dvp = self.shape.dv.next_multiple_of(LANES);
-        let (unpacked, rest) = scratch.split_at_mut(CELLS * (self.shape.dk + dvp));
+        let (dk, dvp) = (self.shape.dk, self.shape.dv.next_multiple_of(LANES));
+        let (unpacked, rest) = scratch.split_at_mut(CELLS * (dk + dvp));
         let (weights, records) = rest.split_at_mut(BLOCK_ROWS * CELLS);
-        let mut areas = Areas { unpacked, weights, records };
-        if self.ahead {
-            let (k, v) = areas.unpacked.split_at_mut(CELLS * self.shape.dk);
-            tiles::unpack_k(self.isa, self.shape.k_type, self.shape.dk, self.leaf.k, k);
+        let (k, v) = unpacked.split_at_mut(CELLS * dk);
+        if !self.direct {
+            tiles::unpack_k(self.isa, self.shape.k_type, dk, self.leaf.k, k);
             tiles::unpack_v(self.isa, self.shape.v_type, self.shape.dv, self.leaf.v, v);
         }
+        let mut areas = Areas { k, v, weights, records };
         let rows = self.queries.positions.len() * self.shape.group;
         for first in (0..rows).step_by(BLOCK_ROWS) {
             body(self, &self.block(first, (rows - first).min(BLOCK_ROWS)), &mut areas);
@@ -349,16 +351,21 @@ impl<'a> Work<'a> {
     fn partials(
         &self,
         block: &Block,
-        unpacked: &mut [f32],
+        k: &[f32],
+        v: &[f32],
         weights: &mut [f32],
         records: &mut [f32],
     ) {
         let record = self.shape.record_floats();
         reset(self.shape.dv, records);
         let cells = block.panels(0..block.rows);
+        let (k_rows, v_rows) = (self.k_rows(&cells), self.v_rows(&cells));
+        let mut ahead = match self.direct {
+            true => Ahead::new(k_rows, v_rows),
+            false => Ahead::new(&[], &[]),
+        };
         for strip in strips(&cells) {
-            let panels = self.k_strip(&strip, unpacked);
-            self.scores(block, &strip, panels, weights);
+            self.scores(block, &strip, k, weights, &mut ahead);
         }
         let (weight_rows, _) = weights.as_chunks_mut::<CELLS>();
         for (r, row) in weight_rows.iter_mut().enumerate().take(block.rows) {
@@ -370,41 +377,37 @@ impl<'a> Work<'a> {
                 records[r * record + 1] = l;
             }
         }
+        let v = match (self.direct, self.shape.v_type) {
+            (true, KvType::F16) => ValueRows::F16(self.leaf.v),
+            (true, KvType::F32) => ValueRows::F32(self.leaf.v),
+            (false, _) => ValueRows::Unpacked(v),
+        };
         for strip in strips(&cells) {
-            let v = self.v_strip(&strip, unpacked);
-            self.values(block, &strip, v, weights, records);
+            self.values(block, &strip, v, weights, records, &mut ahead);
         }
     }
 
-    /// The unpacked panels of the cells `strip`.
-    fn k_strip<'s>(&self, strip: &Range<usize>, unpacked: &'s mut [f32]) -> &'s [f32] {
-        let dk = self.shape.dk;
-        if self.ahead {
-            return &unpacked[strip.start * dk..strip.end * dk];
-        }
-        let row = self.shape.k_type.row_bytes(dk as u32) as usize;
-        let panels = &mut unpacked[..strip.len() * dk];
-        let packed = &self.leaf.k[strip.start * row..strip.end * row];
-        tiles::unpack_k(self.isa, self.shape.k_type, dk, packed, panels);
-        panels
+    /// The stored keys of `cells`.
+    fn k_rows(&self, cells: &Range<usize>) -> &'a [u8] {
+        let row = self.shape.k_type.row_bytes(self.shape.dk as u32) as usize;
+        self.leaf.k.get(cells.start * row..cells.end * row).unwrap_or_default()
     }
 
-    /// The unpacked values of the cells `strip`.
-    fn v_strip<'s>(&self, strip: &Range<usize>, unpacked: &'s mut [f32]) -> &'s [f32] {
-        let width = self.shape.dv.next_multiple_of(LANES);
-        if self.ahead {
-            let v = &unpacked[CELLS * self.shape.dk..];
-            return &v[strip.start * width..strip.end * width];
-        }
+    /// The stored values of `cells`.
+    fn v_rows(&self, cells: &Range<usize>) -> &'a [u8] {
         let row = self.shape.v_type.row_bytes(self.shape.dv as u32) as usize;
-        let rows = &mut unpacked[..strip.len() * width];
-        let packed = &self.leaf.v[strip.start * row..strip.end * row];
-        tiles::unpack_v(self.isa, self.shape.v_type, self.shape.dv, packed, rows);
-        rows
+        self.leaf.v.get(cells.start * row..cells.end * row).unwrap_or_default()
     }
 
     /// Raw products of a block's rows with the cells `strip`, where a tile of rows sees a panel.
-    fn scores(&self, block: &Block, strip: &Range<usize>, panels: &[f32], weights: &mut [f32]) {
+    fn scores(
+        &self,
+        block: &Block,
+        strip: &Range<usize>,
+        k: &[f32],
+        weights: &mut [f32],
+        ahead: &mut Ahead,
+    ) {
         let dk = self.shape.dk;
         for tile in block.tiles(self.isa) {
             let cells = overlap(&block.panels(tile.clone()), strip);
@@ -415,9 +418,14 @@ impl<'a> Work<'a> {
             for (q, r) in q.iter_mut().zip(tile.clone()) {
                 *q = self.query(block.first + r);
             }
-            let panels = &panels[(cells.start - strip.start) * dk..(cells.end - strip.start) * dk];
+            let q = &q[..tile.len()];
             let weights = &mut weights[tile.start * CELLS + cells.start..];
-            tiles::dot_panels(self.isa, &q[..tile.len()], dk, panels, weights);
+            if self.direct {
+                let rows = self.k_rows(&cells);
+                tiles::dot_packed(self.isa, self.shape.k_type, q, rows, weights, ahead);
+            } else {
+                tiles::dot_panels(self.isa, q, dk, &k[cells.start * dk..cells.end * dk], weights);
+            }
         }
     }
 
@@ -429,50 +437,39 @@ impl<'a> Work<'a> {
         &self,
         block: &Block,
         strip: &Range<usize>,
-        v: &[f32],
+        v: ValueRows<'_>,
         weights: &[f32],
         records: &mut [f32],
+        ahead: &mut Ahead,
     ) {
+        let record = self.shape.record_floats();
+        let mut add = |rows: Range<usize>, cells: Range<usize>| {
+            let cells = overlap(&cells, strip);
+            if cells.is_empty() {
+                return;
+            }
+            let weights = &weights[rows.start * CELLS..];
+            let sums = &mut records[rows.start * record + HEADER..];
+            let width = self.shape.dv.next_multiple_of(LANES);
+            let tile = ValueTile { rows: rows.len(), stride: record, cells, width };
+            tiles::add_values(self.isa, &tile, weights, v, sums, ahead);
+        };
         for tile in block.tiles(self.isa) {
             let common = block.common(tile.clone());
-            let (from, to) = if common.is_empty() { (CELLS, CELLS) } else { (common.start, common.end) };
+            let (from, to) = match common.is_empty() {
+                true => (CELLS, CELLS),
+                false => (common.start, common.end),
+            };
             for r in tile.clone() {
                 let (low, high) = block.spans[r];
-                self.add(r..r + 1, &(low..high.min(from)), strip, v, weights, records);
+                add(r..r + 1, low..high.min(from));
             }
-            self.add(tile.clone(), &common, strip, v, weights, records);
-            for r in tile.clone() {
+            add(tile.clone(), common);
+            for r in tile {
                 let (low, high) = block.spans[r];
-                self.add(r..r + 1, &(low.max(to)..high), strip, v, weights, records);
+                add(r..r + 1, low.max(to)..high);
             }
         }
-    }
-
-    /// Adds the weighted values of `cells`, as far as they lie in `strip`, to the records `rows`.
-    fn add(
-        &self,
-        rows: Range<usize>,
-        cells: &Range<usize>,
-        strip: &Range<usize>,
-        v: &[f32],
-        weights: &[f32],
-        records: &mut [f32],
-    ) {
-        let cells = overlap(cells, strip);
-        if cells.is_empty() {
-            return;
-        }
-        let record = self.shape.record_floats();
-        let width = self.shape.dv.next_multiple_of(LANES);
-        tiles::add_values(
-            self.isa,
-            &weights[rows.start * CELLS + strip.start..],
-            cells.start - strip.start..cells.end - strip.start,
-            v,
-            width,
-            &mut records[rows.start * record + HEADER..],
-            (rows.len(), record),
-        );
     }
 }
 

@@ -16,14 +16,16 @@ use super::lanes::{LANES, Lanes, LanesKind, lanes_kernel};
 pub(super) const CELLS: usize = tailrace_types::BLOCK_CELLS as usize;
 
 /// The most rows that one register tile covers.
-pub(super) const TILE_ROWS_MAX: usize = 6;
+pub(super) const TILE_ROWS_MAX: usize = 8;
 
 /// Rows of one register tile: as many accumulators as fit besides one operand each way.
 pub(super) const fn tile_rows(isa: Isa) -> usize {
     match isa.lanes() {
         LanesKind::Portable => 2,
         #[cfg(target_arch = "x86_64")]
-        LanesKind::Avx2 | LanesKind::Avx512 => TILE_ROWS_MAX,
+        LanesKind::Avx2 => 6,
+        #[cfg(target_arch = "x86_64")]
+        LanesKind::Avx512 => TILE_ROWS_MAX,
     }
 }
 
@@ -49,6 +51,8 @@ macro_rules! with_rows {
             4 => with_rows!(@ $rows = 4, $call),
             5 => with_rows!(@ $rows = 5, $call),
             6 => with_rows!(@ $rows = 6, $call),
+            7 => with_rows!(@ $rows = 7, $call),
+            8 => with_rows!(@ $rows = 8, $call),
             n => unreachable!("a tile of {n} rows"),
         }
     };
@@ -56,6 +60,48 @@ macro_rules! with_rows {
         const $rows: usize = $n;
         $call
     }};
+}
+
+/// Cache lines that will be read soon, asked for one by one in the pace of the reading: the
+/// processor's own prefetcher stops at the end of each page.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    next: *const u8,
+    lines: usize,
+    /// What follows when no line is left.
+    then: (*const u8, usize),
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Bytes between what is read and what is asked for.
+const AHEAD: usize = 8 * 1024;
+
+impl Ahead {
+    /// The lines of `first` that lie [`AHEAD`] of its start, then those of `second`.
+    pub(super) fn new(first: &[u8], second: &[u8]) -> Self {
+        let first = first.get(AHEAD..).unwrap_or_default();
+        Ahead {
+            next: first.as_ptr(),
+            lines: first.len() / LINE,
+            then: (second.as_ptr(), second.len() / LINE),
+        }
+    }
+
+    /// Asks for the next line, if any is left.
+    #[inline(always)]
+    pub(super) fn step<L: Lanes>(&mut self) {
+        if self.lines == 0 {
+            (self.next, self.lines) = self.then;
+            self.then.1 = 0;
+        }
+        if self.lines > 0 {
+            L::prefetch(self.next);
+            self.next = self.next.wrapping_add(LINE);
+            self.lines -= 1;
+        }
+    }
 }
 
 /// Unpacks the K rows of whole panels (16 cells each) to `panels[panel][d][cell]`.
@@ -94,8 +140,8 @@ unsafe fn k_panels_body<L: Lanes, const F16: bool>(
             let first = panel * LANES * dk + d;
             // SAFETY: row < 16 * count and d + n <= dk.
             unsafe {
-                let columns = if F16 && n == LANES {
-                    L::load_f16_columns(rows.cast::<f16>().add(first), dk)
+                let columns = if n == LANES {
+                    load_columns::<L, F16>(rows, first, dk)
                 } else {
                     let mut block = [L::zero(); LANES];
                     for (i, row) in block.iter_mut().enumerate() {
@@ -333,53 +379,83 @@ unsafe fn softmax_row_body<L: Lanes, const CAP: bool>(
     }
 }
 
-/// `sums[r] += sum of weights[r][cell] * V[cell]` over `cells`, ascending.
-///
-/// `weights` has one row of [`CELLS`] values for each sum, `v` one row of `width` (a multiple of
-/// 16) values for each cell, and row `r` of `sums` starts at `r * stride`.
-pub(super) fn add_values(
-    isa: Isa,
-    weights: &[f32],
-    cells: std::ops::Range<usize>,
-    v: &[f32],
-    width: usize,
-    sums: &mut [f32],
-    (rows, stride): (usize, usize),
-) {
-    assert!(width.is_multiple_of(LANES) && cells.end <= v.len() / width);
-    assert!(weights.len() >= (rows - 1) * CELLS + cells.end);
-    assert!(sums.len() >= (rows - 1) * stride + width);
-    let tile = Values {
-        weights: weights.as_ptr(),
-        first: cells.start,
-        end: cells.end,
-        v: v.as_ptr(),
-        width,
-        stride,
-    };
-    let sums = sums.as_mut_ptr();
-    // SAFETY: the sizes are asserted above.
-    with_rows!(rows, R => unsafe { value_rows::<R>(isa, &tile, sums) })
+/// Value rows as they are stored, or unpacked to rows of a multiple of 16 values.
+#[derive(Clone, Copy)]
+pub(super) enum ValueRows<'a> {
+    /// Rows of `dv` 16-bit floats, `dv` a multiple of 16.
+    F16(&'a [u8]),
+    /// Rows of `dv` floats in stored form, `dv` a multiple of 16.
+    F32(&'a [u8]),
+    /// Rows of `dv` rounded up to 16.
+    Unpacked(&'a [f32]),
 }
 
-/// The operands of [`add_values`].
-struct Values {
-    weights: *const f32,
-    first: usize,
-    end: usize,
-    v: *const f32,
-    width: usize,
-    stride: usize,
+/// The rows and cells that [`add_values`] works on.
+#[derive(Clone)]
+pub(super) struct ValueTile {
+    /// Rows of weights and sums.
+    pub(super) rows: usize,
+    /// Distance of consecutive rows in the sums.
+    pub(super) stride: usize,
+    /// Cells, as rows of `v` and as places in a row of weights.
+    pub(super) cells: std::ops::Range<usize>,
+    /// Values of a row of `v`, a multiple of 16.
+    pub(super) width: usize,
+}
+
+/// `sums[r] += sum of weights[r][cell] * v[cell]` over the cells of the tile, ascending.
+///
+/// `weights` has one row of [`CELLS`] values for each row of sums.
+pub(super) fn add_values(
+    isa: Isa,
+    tile: &ValueTile,
+    weights: &[f32],
+    v: ValueRows<'_>,
+    sums: &mut [f32],
+    ahead: &mut Ahead,
+) {
+    let (rows, width) = (tile.rows, tile.width);
+    let values = match v {
+        ValueRows::F16(v) => v.len() / size_of::<f16>(),
+        ValueRows::F32(v) => v.len() / size_of::<f32>(),
+        ValueRows::Unpacked(v) => v.len(),
+    };
+    assert!(width.is_multiple_of(LANES) && tile.cells.end <= values / width);
+    assert!(weights.len() >= (rows - 1) * CELLS + tile.cells.end);
+    assert!(sums.len() >= (rows - 1) * tile.stride + width);
+    let (weights, sums) = (weights.as_ptr(), sums.as_mut_ptr());
+    // SAFETY: the sizes are asserted above.
+    with_rows!(rows, R => unsafe {
+        match v {
+            ValueRows::F16(v) => value_rows::<R, true>(isa, tile, weights, v.as_ptr(), sums, ahead),
+            ValueRows::F32(v) => value_rows::<R, false>(isa, tile, weights, v.as_ptr(), sums, ahead),
+            ValueRows::Unpacked(v) => {
+                value_rows::<R, false>(isa, tile, weights, v.as_ptr().cast(), sums, ahead)
+            }
+        }
+    })
 }
 
 lanes_kernel! {
-    fn value_rows[const R: usize](tile: &Values, sums: *mut f32) = value_rows_body[R];
+    fn value_rows[const R: usize, const F16: bool](
+        tile: &ValueTile,
+        weights: *const f32,
+        v: *const u8,
+        sums: *mut f32,
+        ahead: &mut Ahead,
+    ) = value_rows_body[R, F16];
 }
 
 /// # Safety
-/// The pointers cover `R` rows, the cells `first .. end` and `width` columns.
+/// The pointers cover the rows, cells and columns of the tile, which has `R` rows.
 #[inline(always)]
-unsafe fn value_rows_body<L: Lanes, const R: usize>(tile: &Values, sums: *mut f32) {
+unsafe fn value_rows_body<L: Lanes, const R: usize, const F16: bool>(
+    tile: &ValueTile,
+    weights: *const f32,
+    v: *const u8,
+    sums: *mut f32,
+    ahead: &mut Ahead,
+) {
     let count = tile.width / LANES;
     let mut done = 0;
     while done < count {
@@ -390,11 +466,12 @@ unsafe fn value_rows_body<L: Lanes, const R: usize>(tile: &Values, sums: *mut f3
         };
         // SAFETY: done + width <= count.
         unsafe {
+            let column = done * LANES;
             match width {
-                8 => value_tile::<L, R, 8>(tile, done * LANES, sums),
-                4 => value_tile::<L, R, 4>(tile, done * LANES, sums),
-                2 => value_tile::<L, R, 2>(tile, done * LANES, sums),
-                _ => value_tile::<L, R, 1>(tile, done * LANES, sums),
+                8 => value_tile::<L, R, 8, F16>(tile, column, weights, v, sums, ahead),
+                4 => value_tile::<L, R, 4, F16>(tile, column, weights, v, sums, ahead),
+                2 => value_tile::<L, R, 2, F16>(tile, column, weights, v, sums, ahead),
+                _ => value_tile::<L, R, 1, F16>(tile, column, weights, v, sums, ahead),
             }
         }
         done += width;
@@ -404,12 +481,18 @@ unsafe fn value_rows_body<L: Lanes, const R: usize>(tile: &Values, sums: *mut f3
 /// # Safety
 /// As [`value_rows_body`], for `16 * W` columns from `column` on.
 #[inline(always)]
-unsafe fn value_tile<L: Lanes, const R: usize, const W: usize>(
-    tile: &Values,
+unsafe fn value_tile<L: Lanes, const R: usize, const W: usize, const F16: bool>(
+    tile: &ValueTile,
     column: usize,
+    weights: *const f32,
+    v: *const u8,
     sums: *mut f32,
+    ahead: &mut Ahead,
 ) {
-    // SAFETY: cells are below `end`, columns below `width`, and the tile covers R rows.
+    // Lines that the columns of one cell cover; rounded up for narrow tiles.
+    let lines = (W * LANES * if F16 { 2 } else { 4 }).div_ceil(LINE);
+    let mut soon = *ahead;
+    // SAFETY: cells and columns are the tile's, and the tile covers R rows.
     unsafe {
         let sums = sums.add(column);
         let mut a = [[L::zero(); W]; R];
@@ -418,16 +501,19 @@ unsafe fn value_tile<L: Lanes, const R: usize, const W: usize>(
                 a[r][w] = L::load(sums.add(r * tile.stride + w * LANES));
             }
         }
-        for cell in tile.first..tile.end {
-            let row = tile.v.add(cell * tile.width + column);
-            let mut v = [L::zero(); W];
-            for (w, v) in v.iter_mut().enumerate() {
-                *v = L::load(row.add(w * LANES));
+        for cell in tile.cells.clone() {
+            for _ in 0..lines {
+                soon.step::<L>();
+            }
+            let first = cell * tile.width + column;
+            let mut row = [L::zero(); W];
+            for (w, x) in row.iter_mut().enumerate() {
+                *x = load_kv::<L, F16>(v, first + w * LANES, LANES);
             }
             for r in 0..R {
-                let p = L::splat(*tile.weights.add(r * CELLS + cell));
+                let p = L::splat(*weights.add(r * CELLS + cell));
                 for w in 0..W {
-                    a[r][w] = v[w].fma(p, a[r][w]);
+                    a[r][w] = row[w].fma(p, a[r][w]);
                 }
             }
         }
@@ -436,5 +522,107 @@ unsafe fn value_tile<L: Lanes, const R: usize, const W: usize>(
                 a[r][w].store(sums.add(r * tile.stride + w * LANES));
             }
         }
+    }
+    *ahead = soon;
+}
+
+/// `scores[r][cell] = <q[r], K[cell]>` for whole panels of stored K rows, `dk` a multiple of 16.
+///
+/// The same bits as [`unpack_k`] and [`dot_panels`], without the detour through memory, which
+/// pays only when many rows use what was unpacked.
+pub(super) fn dot_packed(
+    isa: Isa,
+    ty: KvType,
+    q: &[&[f32]],
+    rows: &[u8],
+    scores: &mut [f32],
+    ahead: &mut Ahead,
+) {
+    let dk = q[0].len();
+    let count = rows.len() / (LANES * ty.row_bytes(dk as u32) as usize);
+    assert!(dk.is_multiple_of(LANES) && q.iter().all(|row| row.len() == dk));
+    assert!(count * LANES <= CELLS && scores.len() >= (q.len() - 1) * CELLS + count * LANES);
+    let mut queries = [std::ptr::null(); TILE_ROWS_MAX];
+    for (pointer, row) in queries.iter_mut().zip(q) {
+        *pointer = row.as_ptr();
+    }
+    let (k, scores) = (rows.as_ptr(), scores.as_mut_ptr());
+    // SAFETY: `R` is the length of `q`; the sizes are asserted above.
+    with_rows!(q.len(), R => unsafe {
+        match ty {
+            KvType::F16 => packed_rows::<R, true>(isa, &queries, dk, k, count, scores, ahead),
+            KvType::F32 => packed_rows::<R, false>(isa, &queries, dk, k, count, scores, ahead),
+        }
+    })
+}
+
+lanes_kernel! {
+    fn packed_rows[const R: usize, const F16: bool](
+        q: &[*const f32; TILE_ROWS_MAX],
+        dk: usize,
+        k: *const u8,
+        count: usize,
+        scores: *mut f32,
+        ahead: &mut Ahead,
+    ) = packed_rows_body[R, F16];
+}
+
+/// # Safety
+/// The first `R` pointers of `q` are readable for `dk` values, `k` for `16 * count` rows, and
+/// `scores` is writable for `R` rows; `dk` is a multiple of 16.
+#[inline(always)]
+unsafe fn packed_rows_body<L: Lanes, const R: usize, const F16: bool>(
+    q: &[*const f32; TILE_ROWS_MAX],
+    dk: usize,
+    k: *const u8,
+    count: usize,
+    scores: *mut f32,
+    ahead: &mut Ahead,
+) {
+    let lines = LANES * LANES * if F16 { 2 } else { 4 } / LINE;
+    let mut soon = *ahead;
+    for panel in 0..count {
+        // SAFETY: panel < count and d < dk.
+        unsafe {
+            let mut sums = [L::zero(); R];
+            for d in (0..dk).step_by(LANES) {
+                for _ in 0..lines {
+                    soon.step::<L>();
+                }
+                let columns = load_columns::<L, F16>(k, panel * LANES * dk + d, dk);
+                for (i, column) in columns.into_iter().enumerate() {
+                    for r in 0..R {
+                        sums[r] = column.fma(L::splat(*q[r].add(d + i)), sums[r]);
+                    }
+                }
+            }
+            for r in 0..R {
+                sums[r].store(scores.add(r * CELLS + panel * LANES));
+            }
+        }
+    }
+    *ahead = soon;
+}
+
+/// The columns of the 16 x 16 values whose row `i` starts at element `first + i * stride`.
+///
+/// # Safety
+/// The rows are readable.
+#[inline(always)]
+unsafe fn load_columns<L: Lanes, const F16: bool>(
+    k: *const u8,
+    first: usize,
+    stride: usize,
+) -> [L; LANES] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if F16 {
+            return L::load_f16_columns(k.cast::<f16>().add(first), stride);
+        }
+        let mut rows = [L::zero(); LANES];
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = load_kv::<L, F16>(k, first + i * stride, LANES);
+        }
+        L::transpose(rows)
     }
 }

@@ -3,6 +3,7 @@
 //! [`FewRows`] takes operands from memory, [`Sweep`] from a panel; both do, for every output and every
 //! unit of 32 values of `k`, exactly the operations of [`fold`] in the same order.
 
+use std::hint::black_box;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -44,16 +45,21 @@ pub(super) fn product(isa: Isa, product: Product<'_>) {
 /// # Safety
 /// The processor has the instructions of `S`; `x` points at a block (so for the next functions).
 #[inline(always)]
-unsafe fn start<S: Simd, P: Shape>(offset: i16, which: (i16, i16), x: *const Q8Block) -> S::Ints {
+unsafe fn start<S: Simd, P: Shape>(
+    zero: S::Ints,
+    offset: i16,
+    which: (i16, i16),
+    x: *const Q8Block,
+) -> S::Ints {
     // SAFETY: the caller's contract.
     unsafe {
         let sums = (&raw const (*x).sums).cast::<i32>().read_unaligned();
         if P::WIDE {
-            S::start_wide(pair(which.0, which.1), sums)
+            S::start_wide(zero, pair(which.0, which.1), sums)
         } else if P::MIN {
-            S::ints(0)
+            zero
         } else {
-            S::dot_pairs(S::ints(0), pair(-offset * which.0, -offset * which.1), sums)
+            S::dot_pairs(zero, pair(-offset * which.0, -offset * which.1), sums)
         }
     }
 }
@@ -170,8 +176,8 @@ unsafe fn few_rows<S: Simd, W: Weight, const R: usize>(
                 for r in 0..R {
                     let x = x[r].add(b * units::<W>() + u);
                     if W::Shape::HALVES {
-                        let mut low = start::<S, W::Shape>(W::OFFSET, (1, 0), x);
-                        let mut high = start::<S, W::Shape>(W::OFFSET, (0, 1), x);
+                        let mut low = start::<S, W::Shape>(S::ints(0), W::OFFSET, (1, 0), x);
+                        let mut high = start::<S, W::Shape>(S::ints(0), W::OFFSET, (0, 1), x);
                         for q in 0..4 {
                             low = dot::<S, W::Shape>(low, unit.quads[q], quad_of(x, q));
                             high = dot::<S, W::Shape>(high, unit.quads[q + 4], quad_of(x, q + 4));
@@ -181,7 +187,7 @@ unsafe fn few_rows<S: Simd, W: Weight, const R: usize>(
                         let of = (unit.scale[1], unit.min[1]);
                         acc[r] = fold::<S, W::Shape>(acc[r], high, of, x, 1);
                     } else {
-                        let mut sum = start::<S, W::Shape>(W::OFFSET, (1, 1), x);
+                        let mut sum = start::<S, W::Shape>(S::ints(0), W::OFFSET, (1, 1), x);
                         for q in 0..8 {
                             sum = dot::<S, W::Shape>(sum, unit.quads[q], quad_of(x, q));
                         }
@@ -377,6 +383,9 @@ unsafe fn pass<S: Simd, P: Shape, const R: usize, const G: usize>(
     let halves = if P::HALVES { 2 } else { 1 };
     // SAFETY: the caller's contract.
     unsafe {
+        // The compiler must not know that these are zeros: copying them from a register is free, while
+        // setting one of the upper 16 registers to zero takes one of the slots that products need.
+        let zero = S::lanes(S::load(black_box(&[0; 64]).as_ptr()));
         for u in 0..units {
             for half in 0..halves {
                 let which = match (P::HALVES, half) {
@@ -384,9 +393,9 @@ unsafe fn pass<S: Simd, P: Shape, const R: usize, const G: usize>(
                     (true, 0) => (1, 0),
                     (true, _) => (0, 1),
                 };
-                let mut sums = [[S::ints(0); G]; R];
+                let mut sums = [[zero; G]; R];
                 for r in 0..R {
-                    sums[r] = [start::<S, P>(offset, which, x[r].add(u)); G];
+                    sums[r] = [start::<S, P>(zero, offset, which, x[r].add(u)); G];
                 }
                 for q in half * 8 / halves..(half + 1) * 8 / halves {
                     let mut codes = [S::load((*panel)[u].quads[q].as_ptr()); G];
