@@ -36,7 +36,7 @@ fn any_limits() -> impl Strategy<Value = Limits> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60000))]
+    #![proptest_config(ProptestConfig::with_cases(1024))]
 
     #[test]
     fn no_limits_make_it_panic(shape in shapes(), limits in any_limits()) {
@@ -60,7 +60,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(6000))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn the_default_context_is_the_largest_that_the_host_can_hold(case in cases(), context in 1u32..40_000, share in 0u64..1200, host in 1u64..64 << 20) {
