@@ -313,6 +313,7 @@ impl KvCache {
         self.counters.cleaned += self.step.cleaning.len() as u64;
         self.settle_appends();
         self.settle_shrinks();
+        debug_assert!(self.counts_agree());
         Ok(())
     }
 
@@ -327,6 +328,7 @@ impl KvCache {
         self.settle_appends();
         self.settle_shrinks();
         self.extents.limit_to_live();
+        debug_assert!(self.counts_agree());
         Ok(())
     }
 

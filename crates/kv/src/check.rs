@@ -29,6 +29,14 @@ impl KvCache {
         ensure(self.extents.consistent(), "extent counts agree with places")
     }
 
+    /// The part that costs nothing, checked after every step of a debug build.
+    pub(crate) fn counts_agree(&self) -> bool {
+        self.blocks.available() <= self.config.core_frames
+            && self.extents.live() <= self.extents.limit()
+            && self.blocks.unused().len() <= self.blocks.len()
+            && u64::from(self.blocks.clean_core()) <= self.extents.used()
+    }
+
     fn check_sequence(&self, slot: usize) -> Result<(), &'static str> {
         let sequence = &self.sequences[slot];
         let table = &sequence.table;

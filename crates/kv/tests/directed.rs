@@ -492,10 +492,13 @@ fn sizes_that_cannot_work_are_refused() {
     assert!(KvCache::new(good).is_ok());
 }
 
+/// What a bug does to a plan.
+type Tamper = (&'static str, fn(&mut StepPlan));
+
 /// The harness must notice what a bug would do to a plan.
 #[test]
 fn the_simulated_device_catches_wrong_plans() {
-    let tampers: [(&str, fn(&mut StepPlan)); 7] = [
+    let tampers: [Tamper; 7] = [
         ("swapped tail blocks", |p| p.table.swap(0, 1)),
         ("a tail block for another", |p| p.table[1] = p.table[0]),
         ("swapped frames", |p| {
@@ -515,7 +518,7 @@ fn the_simulated_device_catches_wrong_plans() {
         assert!(result.is_err(), "{name} went unnoticed");
     }
     // Copies that are missing or go to the wrong place are noticed when the block is read.
-    let tampers: [(&str, fn(&mut StepPlan)); 2] = [
+    let tampers: [Tamper; 2] = [
         ("a copy that was not made", |p| p.after.retain(|t| !matches!(t, Transfer::Clean { .. }))),
         ("copies to each other's place", |p| {
             for t in &mut p.after {
