@@ -94,12 +94,13 @@ fn measure(isa: Isa, ty: WeightType, memory: &[u8], plain: &[f64; 2]) {
         // Many rows run over fewer groups: the whole matrix would take minutes.
         let part = w.slice(0..if rows > 4 { w.groups().min(64) } else { w.groups() });
         for threads in [1, 2] {
-            let seconds =
-                product(isa, &part, &x[..rows * K], &q8[..rows * row_bytes], threads, 5);
+            let seconds = product(isa, &part, &x[..rows * K], &q8[..rows * row_bytes], threads, 5);
             let read = part.bytes().len() as f64 / seconds / 1e9;
             let macs = (part.groups() * 16 * K * rows) as f64 / seconds / 1e9;
             let share = 100.0 * read / plain[threads - 1];
-            println!("{ty:<7} rows {rows:<3} threads {threads}: {read:6.2} GB/s ({share:3.0} % of plain reads) {macs:7.1} GMAC/s");
+            println!(
+                "{ty:<7} rows {rows:<3} threads {threads}: {read:6.2} GB/s ({share:3.0} % of plain reads) {macs:7.1} GMAC/s"
+            );
         }
     }
 }

@@ -59,9 +59,7 @@ fn file_rows(
             WeightType::MXFP4 => block[0] = 120 + block[0] % 12,
             WeightType::F32 => block.copy_from_slice(&scale(random).to_le_bytes()),
             WeightType::F16 => block.copy_from_slice(&f16::from_f32(scale(random)).to_le_bytes()),
-            WeightType::BF16 => {
-                block.copy_from_slice(&half::bf16::from_f32(scale(random)).to_le_bytes())
-            }
+            WeightType::BF16 => block.copy_from_slice(&half::bf16::from_f32(scale(random)).to_le_bytes()),
             _ => (),
         }
     }
@@ -178,9 +176,8 @@ fn products_match_the_reference() {
             let blocks = blocks_of(Isa::PORTABLE, &x);
             let q8 = (!ty.is_float()).then_some(Input::Q8(&blocks));
             for input in q8.into_iter().chain([Input::F32(&x)]) {
-                let want: Vec<naive::Output> = (0..33)
-                    .flat_map(|row| naive::product(ty, &file, &input.row(row, k).values()))
-                    .collect();
+                let want: Vec<naive::Output> =
+                    (0..33).flat_map(|row| naive::product(ty, &file, &input.row(row, k).values())).collect();
                 for isa in Isa::available() {
                     let got = product(isa, &w, input, n, k);
                     for (i, (got, want)) in got.iter().zip(&want).enumerate() {

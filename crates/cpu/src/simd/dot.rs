@@ -69,7 +69,7 @@ pub(crate) trait Simd: 'static {
 
     /// What [`Simd::dot_wide`] starts from, given the sums of the `x` that follow: `sums` is a
     /// [`pair`], weighted by the pair `which` of zeros and ones.
-    unsafe fn start_wide(zero: Self::Ints, which: i32, sums: i32) -> Self::Ints;
+    unsafe fn start_wide(which: i32, sums: i32) -> Self::Ints;
     /// As [`Simd::dot`] for the values `code - 128` of any codes, if `acc` began with
     /// [`Simd::start_wide`].
     unsafe fn dot_wide(acc: Self::Ints, codes: Self::Bytes, x: i32) -> Self::Ints;
@@ -203,10 +203,10 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn start_wide(zero: Self::Ints, which: i32, sums: i32) -> Self::Ints {
+    unsafe fn start_wide(which: i32, sums: i32) -> Self::Ints {
         let which = pair((which as i16) * -128, ((which >> 16) as i16) * -128);
         // SAFETY: no pointers.
-        unsafe { Self::dot_pairs(zero, which, sums) }
+        unsafe { Self::dot_pairs([0; LANES], which, sums) }
     }
 
     #[inline(always)]

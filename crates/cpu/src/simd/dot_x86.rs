@@ -139,10 +139,10 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn start_wide(zero: __m512i, which: i32, sums: i32) -> __m512i {
+    unsafe fn start_wide(which: i32, sums: i32) -> __m512i {
         let which = pair((which as i16) * -128, ((which >> 16) as i16) * -128);
         // SAFETY: see the impl.
-        unsafe { Self::dot_pairs(zero, which, sums) }
+        unsafe { Self::dot_pairs(_mm512_setzero_si512(), which, sums) }
     }
 
     #[inline(always)]
@@ -363,9 +363,9 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn start_wide(zero: Two, _which: i32, _sums: i32) -> Two {
-        // `dot_wide` takes the offset off each code.
-        zero
+    unsafe fn start_wide(_which: i32, _sums: i32) -> Two {
+        // SAFETY: see the impl. `dot_wide` takes the offset off each code.
+        unsafe { Two::splat(0) }
     }
 
     #[inline(always)]
@@ -394,10 +394,7 @@ impl Simd for Avx2Vnni {
         // SAFETY: see the impl.
         unsafe {
             let (a, b) = (_mm256_set1_epi32(a), _mm256_set1_epi32(b));
-            Two(
-                _mm256_dpwssd_avx_epi32(acc.0, a, b),
-                _mm256_dpwssd_avx_epi32(acc.1, a, b),
-            )
+            Two(_mm256_dpwssd_avx_epi32(acc.0, a, b), _mm256_dpwssd_avx_epi32(acc.1, a, b))
         }
     }
 
@@ -411,10 +408,10 @@ impl Simd for Avx2Vnni {
     }
 
     #[inline(always)]
-    unsafe fn start_wide(zero: Two, which: i32, sums: i32) -> Two {
+    unsafe fn start_wide(which: i32, sums: i32) -> Two {
         let which = pair((which as i16) * -128, ((which >> 16) as i16) * -128);
         // SAFETY: see the impl.
-        unsafe { Self::dot_pairs(zero, which, sums) }
+        unsafe { Self::dot_pairs(Two::splat(0), which, sums) }
     }
 
     #[inline(always)]

@@ -26,12 +26,7 @@ impl<'a> Weights<'a> {
     pub fn new(ty: WeightType, k: usize, bytes: &'a [u8]) -> Self {
         let group_bytes = group_bytes(ty, k).expect("rows of whole blocks");
         assert!(k > 0 && bytes.len().is_multiple_of(group_bytes), "whole groups");
-        Weights {
-            ty,
-            k,
-            bytes,
-            group_bytes,
-        }
+        Weights { ty, k, bytes, group_bytes }
     }
 
     /// Bytes of one group, at least 1.
@@ -95,13 +90,7 @@ impl<'a> Columns<'a> {
     /// For `'a` the values are initialised, writable and used through this value alone; values between
     /// them may be in use elsewhere, by other threads too.
     pub unsafe fn from_raw(first: *mut f32, rows: usize, columns: usize, stride: usize) -> Self {
-        Columns {
-            first,
-            rows,
-            columns,
-            stride,
-            matrix: PhantomData,
-        }
+        Columns { first, rows, columns, stride, matrix: PhantomData }
     }
 
     /// The same columns, for a shorter time.
@@ -140,10 +129,7 @@ pub struct Epilogue<'a> {
 /// Checks that the parts of a product fit together.
 fn check(w: &Weights<'_>, x: (usize, usize), y: &Columns<'_>, epilogue: &Epilogue<'_>) {
     assert_eq!(x, (y.rows(), w.k), "activations of the product's shape");
-    assert!(
-        y.columns().div_ceil(ROWS) == w.groups(),
-        "a group for every 16 columns"
-    );
+    assert!(y.columns().div_ceil(ROWS) == w.groups(), "a group for every 16 columns");
     let bias = epilogue.bias.is_none_or(|bias| bias.len() == y.columns());
     assert!(bias, "a bias for every column");
 }

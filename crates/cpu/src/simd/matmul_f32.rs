@@ -27,12 +27,7 @@ struct Scratch {
 
 /// Runs a product: weights become floats in a panel, then all rows pass over it.
 pub(super) fn product(isa: Isa, product: Product<'_>) {
-    let Product {
-        w,
-        x,
-        mut y,
-        epilogue,
-    } = product;
+    let Product { w, x, mut y, epilogue } = product;
     let mut scratch = MaybeUninit::<Scratch>::uninit();
     let scratch = scratch.as_mut_ptr();
     walk((x.len() / w.k, w.groups(), w.k), PANEL_K, |step| {
@@ -43,15 +38,8 @@ pub(super) fn product(isa: Isa, product: Product<'_>) {
                 let group = w.group(step.group + g);
                 fill(isa, w.ty, group, step.k.clone(), panel.add(g));
             }
-            let sweep = Sweep {
-                panel,
-                carry: (&raw mut (*scratch).carry).cast(),
-                step,
-                k: w.k,
-                x,
-                y: y.reborrow(),
-                epilogue,
-            };
+            let sweep =
+                Sweep { panel, carry: (&raw mut (*scratch).carry).cast(), step, k: w.k, x, y: y.reborrow(), epilogue };
             run(isa, sweep);
         }
     });

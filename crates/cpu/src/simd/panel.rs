@@ -32,11 +32,7 @@ pub(super) struct Step {
 
 /// Calls `step` for each panel of a product of `rows` rows, `groups` groups and `k` units, with at most
 /// `panel_k` units in a panel.
-pub(super) fn walk(
-    (rows, groups, k): (usize, usize, usize),
-    panel_k: usize,
-    mut step: impl FnMut(&Step),
-) {
+pub(super) fn walk((rows, groups, k): (usize, usize, usize), panel_k: usize, mut step: impl FnMut(&Step)) {
     let sharing = if k <= panel_k { rows } else { CARRY_ROWS };
     for row in (0..rows).step_by(sharing.max(1)) {
         for group in (0..groups).step_by(GROUPS) {

@@ -33,10 +33,7 @@ impl<'a> Q8Rows<'a> {
         let blocks_per_row = k / Q8_VALUES;
         assert!(k > 0 && k.is_multiple_of(Q8_VALUES), "rows of whole blocks");
         assert!(blocks.len().is_multiple_of(blocks_per_row), "whole rows");
-        Q8Rows {
-            blocks,
-            blocks_per_row,
-        }
+        Q8Rows { blocks, blocks_per_row }
     }
 
     /// Number of rows.
@@ -115,9 +112,5 @@ impl Kernel for Quantize<'_> {
 /// The scale of a block and its reciprocal, from its largest magnitude.
 #[inline(always)]
 pub(crate) fn scales(amax: f32) -> (f32, f32) {
-    if amax < SMALLEST_AMAX {
-        (0.0, 0.0)
-    } else {
-        (amax / 127.0, 127.0 / amax)
-    }
+    if amax < SMALLEST_AMAX { (0.0, 0.0) } else { (amax / 127.0, 127.0 / amax) }
 }

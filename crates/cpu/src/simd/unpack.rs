@@ -24,13 +24,7 @@ pub(super) type Values = [[f32; LANES]; PANEL_K];
 ///
 /// # Safety
 /// `group` is a packed group of type `ty` whose rows hold `range`; `to` is writable for its values.
-pub(super) unsafe fn fill(
-    isa: Isa,
-    ty: WeightType,
-    group: &[u8],
-    range: Range<usize>,
-    to: *mut Values,
-) {
+pub(super) unsafe fn fill(isa: Isa, ty: WeightType, group: &[u8], range: Range<usize>, to: *mut Values) {
     let to = to.cast::<f32>();
     macro_rules! floats {
         ($float:ty) => {

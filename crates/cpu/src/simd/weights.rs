@@ -146,13 +146,7 @@ unsafe fn pairs<S: Simd>(plane: *const u8, to: u32) -> [S::Bytes; 8] {
 #[inline(always)]
 unsafe fn move_bits<S: Simd>(a: S::Bytes, from: u32, to: u32, mask: u8) -> S::Bytes {
     // SAFETY: the caller's contract.
-    unsafe {
-        if from >= to {
-            S::right(a, from - to, mask)
-        } else {
-            S::left(a, to - from, mask)
-        }
-    }
+    unsafe { if from >= to { S::right(a, from - to, mask) } else { S::left(a, to - from, mask) } }
 }
 
 /// Codes replaced by their entries in a code book.
@@ -181,11 +175,7 @@ unsafe fn halves_at<S: Simd>(block: *const u8, offset: usize) -> S::F {
 /// The processor has the instructions of `S`.
 #[inline(always)]
 unsafe fn scaled<S: Simd>(quads: [S::Bytes; 8], scale: S::F) -> Unit<S> {
-    Unit {
-        quads,
-        scale: [scale; 2],
-        min: [scale.same(0.0); 2],
-    }
+    Unit { quads, scale: [scale; 2], min: [scale.same(0.0); 2] }
 }
 
 /// The 6-bit scale and minimum of unit `u` of Q4_K and Q5_K, from their 12 transposed bytes.
@@ -204,10 +194,7 @@ unsafe fn k_scales<S: Simd>(bytes: *const u8, u: usize) -> (S::Ints, S::Ints) {
             let other = S::load_u8(bytes.add(LANES * (u - 4)));
             let scale = S::ints_left(S::ints_right(other, 6, 3), 4, 0x30);
             let min = S::ints_left(S::ints_right(this, 6, 3), 4, 0x30);
-            (
-                S::ints_or(S::ints_left(low, 0, 15), scale),
-                S::ints_or(S::ints_right(low, 4, 15), min),
-            )
+            (S::ints_or(S::ints_left(low, 0, 15), scale), S::ints_or(S::ints_right(low, 4, 15), min))
         }
     }
 }
@@ -224,18 +211,12 @@ unsafe fn k_unit<S: Simd>(block: *const u8, u: usize, quads: [S::Bytes; 8]) -> U
         let d = halves_at::<S>(block, at::q4_k::D);
         let dmin = halves_at::<S>(block, at::q4_k::DMIN);
         let min = dmin.mul(S::to_f32(min));
-        Unit {
-            quads,
-            scale: [d.mul(S::to_f32(scale)); 2],
-            min: [min.same(0.0).sub(min); 2],
-        }
+        Unit { quads, scale: [d.mul(S::to_f32(scale)); 2], min: [min.same(0.0).sub(min); 2] }
     }
 }
 
 /// The code book of IQ4_NL and IQ4_XS plus 128.
-const IQ4: [u8; 16] = [
-    1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241,
-];
+const IQ4: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
 
 /// Twice the values of a 4-bit float (E2M1) plus 12.
 const FP4: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
