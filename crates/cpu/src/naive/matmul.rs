@@ -22,12 +22,7 @@ pub fn quantize_block(x: &[f32; Q8_VALUES]) -> Q8Block {
     let sum = |half: &[i8]| half.iter().map(|&v| i16::from(v)).sum::<i16>();
     let sums = [sum(&values[..16]), sum(&values[16..])];
     let scale = if inverse == 0.0 { 0.0 } else { amax / 127.0 };
-    Q8Block {
-        values,
-        scale,
-        scaled_sum: scale * f32::from(sums[0] + sums[1]),
-        sums,
-    }
+    Q8Block { values, scale, scaled_sum: scale * f32::from(sums[0] + sums[1]), sums }
 }
 
 /// The activations that a row of blocks stands for.

@@ -54,10 +54,7 @@ pub fn packed_bytes(ty: WeightType, n: u64, k: u64) -> Option<u64> {
 pub fn pack_rows(ty: WeightType, src: &[u8], k: usize, dst: &mut [u8]) {
     let row_bytes = row_bytes(ty, k).expect("a row is a whole number of blocks");
     assert_eq!(dst.len(), row_bytes * ROWS, "one group");
-    assert!(
-        src.len().is_multiple_of(row_bytes.max(1)) && src.len() <= dst.len(),
-        "at most 16 whole rows"
-    );
+    assert!(src.len().is_multiple_of(row_bytes.max(1)) && src.len() <= dst.len(), "at most 16 whole rows");
     if src.len() < dst.len() {
         pack_zeros(ty, dst);
     }
@@ -132,9 +129,8 @@ impl Lane<'_> {
     /// A plane of bit `shift` for each unit of 32 codes.
     fn put_bits(&mut self, offset: usize, codes: &[u8], shift: u32) {
         for (unit, codes) in codes.as_chunks::<32>().0.iter().enumerate() {
-            let plane: [u8; 4] = std::array::from_fn(|j| {
-                (0..8).fold(0, |byte, q| byte | (codes[4 * q + j] >> shift & 1) << q)
-            });
+            let plane: [u8; 4] =
+                std::array::from_fn(|j| (0..8).fold(0, |byte, q| byte | (codes[4 * q + j] >> shift & 1) << q));
             self.put_vectors(offset + unit * at::BITS, &plane);
         }
     }
@@ -187,11 +183,9 @@ fn place_block(ty: WeightType, block: &[u8], lane: &mut Lane<'_>) {
                 lane.put_vectors(at::iq4_xs::NIBBLES + unit * at::NIBBLES, nibbles);
             }
         }
-        WeightType::Q2_K
-        | WeightType::Q3_K
-        | WeightType::Q4_K
-        | WeightType::Q5_K
-        | WeightType::Q6_K => place_k_block(ty, block, lane),
+        WeightType::Q2_K | WeightType::Q3_K | WeightType::Q4_K | WeightType::Q5_K | WeightType::Q6_K => {
+            place_k_block(ty, block, lane)
+        }
     }
 }
 
