@@ -132,7 +132,11 @@ impl Handle {
     }
 
     fn send(&self, command: Command) -> Result<(), EngineError> {
-        self.sender.send(command).map_err(|_| self.failure())
+        // An engine that failed may still be dropping what it holds.
+        match self.shared.failure.get() {
+            Some(failure) => Err(failure.clone()),
+            None => self.sender.send(command).map_err(|_| self.failure()),
+        }
     }
 
     /// Why there is no engine any more.

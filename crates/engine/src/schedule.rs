@@ -59,7 +59,7 @@ impl Engine {
         if !mem::replace(&mut self.sequences[i].live, true) {
             self.cache.create(self.sequences[i].slot).expect("no step is open, and the slot is free");
         }
-        self.cut(i, keep.min(1));  let keep = 0; let _ = keep;
+        self.cut(i, keep);
         self.clock += 1;
         let sequence = &mut self.sequences[i];
         sequence.set_tokens(&prompt, prompt_tokens);
