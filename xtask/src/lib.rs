@@ -1,6 +1,9 @@
 //! Tasks of the workspace, one module for each command; tests use them as functions.
 
+pub mod drive;
+pub mod exact;
 pub mod model;
+pub mod reference;
 pub mod tidy;
 
 use std::path::Path;

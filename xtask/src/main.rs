@@ -10,12 +10,16 @@ use clap::Parser;
 enum Command {
     Tidy(xtask::tidy::Args),
     Model(xtask::model::Args),
+    Exact(xtask::exact::Args),
+    Reference(xtask::reference::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Tidy(args) => args.run(),
         Command::Model(args) => args.run(),
+        Command::Exact(args) => args.run(),
+        Command::Reference(args) => args.run(),
     };
     match done {
         Ok(code) => code,

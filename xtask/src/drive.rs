@@ -1,0 +1,58 @@
+//! Driving the engine as any client does: a model, limits, teacher-forced tokens, and the logits of each position.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use tailrace_cpu::{CpuLoader, Isa};
+use tailrace_device::{LoadOptions, Loader};
+use tailrace_engine::{Event, Generation, Handle, LogitsWanted, OpenModel, Request};
+use tailrace_plan::Limits;
+use tailrace_types::TokenId;
+
+/// Opens the model at `path`; its warnings go to stderr.
+pub fn open(path: &Path) -> Result<OpenModel> {
+    let model = tailrace_engine::open(path)?;
+    for warning in &model.warnings {
+        eprintln!("{}: {warning}", path.display());
+    }
+    Ok(model)
+}
+
+/// A CPU of `threads` workers.
+pub fn cpu(threads: usize) -> CpuLoader {
+    CpuLoader::new(threads, Isa::detect())
+}
+
+/// Loads `model` under `limits`; dropped frames and consumed ring slots hold NaN if `poison`.
+pub fn start(model: &OpenModel, limits: &Limits, loader: &dyn Loader, poison: bool) -> Result<Handle> {
+    Ok(model.start(limits, loader, LoadOptions { poison }, &mut |_| {})?)
+}
+
+/// Prefills `prompt`, then feeds `forced` one by one; nothing is sampled and nothing reused.
+pub fn force(handle: &Handle, prompt: &[TokenId], forced: &[TokenId]) -> Result<Generation> {
+    let request = Request {
+        forced: forced.to_vec(),
+        max_tokens: 0,
+        logits: LogitsWanted::All,
+        reuse_prefix: false,
+        ..Request::new(prompt.to_vec())
+    };
+    Ok(handle.submit(request)?)
+}
+
+/// Calls `each` with every position and its row of logits, until the generation has ended.
+pub fn logits(generation: Generation, vocab: u32, mut each: impl FnMut(usize, &[f32])) -> Result<()> {
+    for event in generation {
+        match event {
+            Event::Logits { first_position, values, .. } => {
+                for (i, row) in values.chunks_exact(vocab as usize).enumerate() {
+                    each(first_position as usize + i, row);
+                }
+            }
+            Event::Done { .. } => return Ok(()),
+            Event::Error(error) => return Err(error.into()),
+            Event::PrefillProgress { .. } | Event::Token { .. } | Event::Rewound { .. } => {}
+        }
+    }
+    bail!("the engine ended without a word")
+}

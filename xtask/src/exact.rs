@@ -1,0 +1,312 @@
+//! `xtask exact MODEL`: overflow does not change a bit.
+//!
+//! A model reads the same tokens resident and alone, then under every row of a covering array of window, chunk, threads
+//! and company: first as prefill chunks, then one by one. The logits of each position must have the same bits.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+use tailrace_device::kv::{Home, StepPlan};
+use tailrace_device::plan::{AttentionShape, DeviceSizes, Plan};
+use tailrace_device::{
+    DeviceError, Executor, HighWater, LoadOptions, Loader, Submission, Traffic, WeightFile,
+};
+use tailrace_engine::{Handle, OpenModel};
+use tailrace_plan::Limits;
+use tailrace_types::{Bytes, TokenId, WeightType};
+
+use crate::{drive, model};
+
+/// Check that window, chunk, threads and company change no bit of the logits.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Name of the model, or path of a file.
+    model: String,
+    /// Tokens of the check; a third of them, but at least 1,000 where there are as many, are single-token steps.
+    #[arg(long, value_name = "N", default_value_t = 3000)]
+    tokens: usize,
+    /// Swap two tail blocks in every step: the check must fail.
+    #[arg(long)]
+    mutate: bool,
+}
+
+/// One run: what must not change anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Case {
+    /// Cells of the window.
+    window: u32,
+    /// Rows of a prefill chunk.
+    chunk: u32,
+    /// Worker threads.
+    threads: usize,
+    /// Sequences that run beside the one that is checked.
+    others: u32,
+}
+
+const fn case(window: u32, chunk: u32, threads: usize, others: u32) -> Case {
+    Case { window, chunk, threads, others }
+}
+
+/// Every value of each factor and every pair of values at least once.
+const CASES: [Case; 12] = [
+    case(256, 1, 1, 0),
+    case(256, 7, 2, 2),
+    case(256, 64, 1, 2),
+    case(256, 512, 2, 0),
+    case(512, 1, 2, 2),
+    case(512, 7, 1, 0),
+    case(512, 64, 2, 0),
+    case(512, 512, 1, 2),
+    case(1024, 1, 1, 0),
+    case(1024, 7, 2, 0),
+    case(1024, 64, 2, 2),
+    case(1024, 512, 1, 2),
+];
+
+/// The largest window and chunk: what single-token steps must reach past.
+const WINDOW_MAX: usize = 1024;
+
+/// 128 bits of the hash of a row's logits.
+type Hash = [u8; 16];
+
+impl Args {
+    /// Runs the check; fails where a bit differs.
+    pub fn run(self) -> Result<ExitCode> {
+        let path = match std::path::Path::new(&self.model) {
+            path if path.is_file() => path.to_owned(),
+            _ => model::fetch(&self.model)?,
+        };
+        let model = drive::open(&path)?;
+        let check = Check::new(&model, self.tokens, self.mutate)?;
+        println!(
+            "{}: {} tokens, {} of them as single-token steps",
+            self.model,
+            check.prompt.len() + check.forced.len(),
+            check.forced.len()
+        );
+        let mut failed = 0;
+        for case in CASES {
+            failed += usize::from(!check.run(&model, case)?);
+        }
+        if failed > 0 {
+            println!("FAILED: {failed} of {} runs differ", CASES.len());
+            return Ok(ExitCode::FAILURE);
+        }
+        println!("all {} runs bit-identical to resident and alone", CASES.len());
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+struct Check {
+    prompt: Vec<TokenId>,
+    forced: Vec<TokenId>,
+    /// What the other sequences read.
+    other: Vec<TokenId>,
+    expected: Vec<Hash>,
+    mutate: bool,
+}
+
+impl Check {
+    /// Chooses the tokens and computes the hashes resident and alone.
+    fn new(model: &OpenModel, tokens: usize, mutate: bool) -> Result<Check> {
+        let single = (tokens / 3).max(1000.min(tokens / 2));
+        let text = text(model, 2 * tokens)?;
+        let (prompt, forced) = (text[..tokens - single].to_vec(), text[tokens - single..tokens].to_vec());
+        if tokens < WINDOW_MAX / 2 {
+            bail!("--tokens {tokens}: give at least {}, so that something is in the tail", WINDOW_MAX / 2);
+        }
+        let mut check = Check { prompt, forced, other: text[tokens..].to_vec(), expected: Vec::new(), mutate };
+        let limits = Limits::new(tokens as u32);
+        let handle = drive::start(model, &limits, &drive::cpu(2), true)?;
+        check.expected = check.hashes(&handle)?;
+        handle.stop();
+        Ok(check)
+    }
+
+    /// The hash of each position's logits.
+    fn hashes(&self, handle: &Handle) -> Result<Vec<Hash>> {
+        let mut hashes = vec![Hash::default(); self.prompt.len() + self.forced.len()];
+        let generation = drive::force(handle, &self.prompt, &self.forced)?;
+        drive::logits(generation, handle.vocab(), |position, row| {
+            let mut hasher = Sha256::new();
+            row.iter().for_each(|x| hasher.update(x.to_le_bytes()));
+            hashes[position].copy_from_slice(&hasher.finalize()[..16]);
+        })?;
+        match hashes.iter().position(|h| *h == Hash::default()) {
+            Some(position) => bail!("no logits came for position {position}"),
+            None => Ok(hashes),
+        }
+    }
+
+    /// Runs one case; prints a line and returns whether every bit and byte was right.
+    fn run(&self, model: &OpenModel, case: Case) -> Result<bool> {
+        let (tokens, sequences) = (self.prompt.len() + self.forced.len(), 1 + case.others);
+        let limits = Limits {
+            sequences,
+            chunk: case.chunk,
+            window_cells: Some(case.window),
+            ..Limits::new(tokens as u32 * sequences)
+        };
+        let cpu = drive::cpu(case.threads);
+        let swapping = Swapping(cpu.clone());
+        let loader: &dyn Loader = if self.mutate { &swapping } else { &cpu };
+        let handle = drive::start(model, &limits, loader, true)?;
+        let others = self.others(&handle, case.others)?;
+        let hashes = self.hashes(&handle)?;
+        drop(others);
+        let snapshot = handle.snapshot()?;
+        handle.stop();
+
+        let block_bytes = snapshot.cell_bytes * u64::from(tailrace_types::BLOCK_CELLS);
+        let counted = Traffic {
+            tail_written_bytes: snapshot.cache.cleaned * block_bytes,
+            tail_read_bytes: snapshot.cache.tail_reads * block_bytes,
+            tail_fetched_bytes: snapshot.cache.fetched * block_bytes,
+        };
+        let differs = hashes.iter().zip(&self.expected).filter(|(a, b)| a != b).count();
+        let traffic = snapshot.traffic;
+        println!(
+            "window {:>4} chunk {:>3} threads {} others {}: {differs} of {tokens} positions differ; tail written {} ({} bytes), read {} ({} bytes){}",
+            case.window,
+            case.chunk,
+            case.threads,
+            case.others,
+            Bytes(traffic.tail_written_bytes),
+            traffic.tail_written_bytes,
+            Bytes(traffic.tail_read_bytes),
+            traffic.tail_read_bytes,
+            if traffic == counted { String::new() } else { format!("; the state machine counted {counted:?}") },
+        );
+        Ok(differs == 0 && traffic == counted && traffic.tail_read_bytes > 0)
+    }
+
+    /// Requests that run beside the checked one for as long as they are kept.
+    fn others(&self, handle: &Handle, count: u32) -> Result<Vec<tailrace_engine::Generation>> {
+        let other = |i: u32| {
+            let from = i as usize * 137 % (self.other.len() / 2);
+            let tokens = &self.other[from..from + self.other.len() / 3];
+            let request = tailrace_engine::Request {
+                sampling: tailrace_engine::SamplingParams { seed: Some(u64::from(i)), ..Default::default() },
+                stop_at_eog: false,
+                reuse_prefix: false,
+                ..tailrace_engine::Request::new(tokens.to_vec())
+            };
+            handle.submit(request).context("cannot start another sequence")
+        };
+        (0..count).map(other).collect()
+    }
+}
+
+/// At least `tokens` tokens of English-looking text that no two places repeat.
+fn text(model: &OpenModel, tokens: usize) -> Result<Vec<TokenId>> {
+    const SUBJECTS: [&str; 7] = ["The miller", "A clerk", "My sister", "The old dam", "Their engineer", "Nobody", "The river"];
+    const VERBS: [&str; 6] = ["measured", "forgot", "painted", "carried away", "described", "sold"];
+    const OBJECTS: [&str; 8] =
+        ["the gate", "a ledger", "three barrels", "the water", "an iron wheel", "the map", "every lamp", "the bridge"];
+    let mut state = 0x9e37_79b9_u64;
+    let mut pick = |n: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % n
+    };
+    let mut text = String::new();
+    let mut out = Vec::new();
+    while out.len() < tokens {
+        for _ in 0..200 {
+            let (s, v, o) = (SUBJECTS[pick(7)], VERBS[pick(6)], OBJECTS[pick(8)]);
+            text += &format!("{s} {v} {o} in {}, for {} coins. ", 1500 + pick(500), pick(10_000));
+        }
+        out = model.tokenizer.encode(&text, true, false);
+    }
+    out.truncate(tokens);
+    let vocab = model.spec().vocab;
+    match out.iter().find(|t| t.0 >= vocab) {
+        Some(t) => bail!("the tokenizer gives token {}, the model has {vocab}", t.0),
+        None => Ok(out),
+    }
+}
+
+/// A CPU that reads two blocks of each tail in the other's place: what the check must notice.
+struct Swapping(tailrace_cpu::CpuLoader);
+
+impl DeviceSizes for Swapping {
+    fn matrix_bytes(&self, ty: WeightType, rows: u64, cols: u64) -> u64 {
+        self.0.matrix_bytes(ty, rows, cols)
+    }
+    fn q8_row_bytes(&self, cols: u64) -> u64 {
+        self.0.q8_row_bytes(cols)
+    }
+    fn partial_elements(&self, shape: &AttentionShape) -> u64 {
+        self.0.partial_elements(shape)
+    }
+    fn attention_scratch_bytes(&self, shape: &AttentionShape) -> u64 {
+        self.0.attention_scratch_bytes(shape)
+    }
+    fn leaf_batch(&self) -> u32 {
+        self.0.leaf_batch()
+    }
+    fn ring_slots(&self) -> u32 {
+        self.0.ring_slots()
+    }
+}
+
+impl Loader for Swapping {
+    fn load(
+        &self,
+        plan: Plan,
+        weights: &dyn WeightFile,
+        options: LoadOptions,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Box<dyn Executor>, DeviceError> {
+        Ok(Box::new(SwappingExecutor(self.0.load(plan, weights, options, progress)?)))
+    }
+}
+
+struct SwappingExecutor(Box<dyn Executor>);
+
+impl Executor for SwappingExecutor {
+    fn plan(&self) -> &Plan {
+        self.0.plan()
+    }
+    fn submit(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
+        let mut cache: StepPlan = submission.cache.clone();
+        let tail = |home: &Home| matches!(home, Home::Host(_));
+        let first = cache.table.iter().position(tail);
+        let second = first.and_then(|first| Some(first + 1 + cache.table[first + 1..].iter().position(tail)?));
+        if let (Some(first), Some(second)) = (first, second) {
+            cache.table.swap(first, second);
+        }
+        self.0.submit(&Submission { cache: &cache, ..*submission })
+    }
+    fn logits(&mut self, rows: &[u32]) -> Result<&[f32], DeviceError> {
+        self.0.logits(rows)
+    }
+    fn high_water(&self) -> Vec<HighWater> {
+        self.0.high_water()
+    }
+    fn traffic(&self) -> Traffic {
+        self.0.traffic()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The cases cover every pair of values of any two factors.
+    #[test]
+    fn cases_cover_all_pairs() {
+        let factors: [fn(&Case) -> u32; 4] = [|c| c.window, |c| c.chunk, |c| c.threads as u32, |c| c.others.min(1)];
+        let values: [&[u32]; 4] = [&[256, 512, 1024], &[1, 7, 64, 512], &[1, 2], &[0, 1]];
+        for (i, f) in factors.iter().enumerate() {
+            for (j, g) in factors.iter().enumerate().skip(i + 1) {
+                for a in values[i] {
+                    for b in values[j] {
+                        let covered = CASES.iter().any(|c| f(c) == *a && g(c) == *b);
+                        assert!(covered, "factor {i} = {a} with factor {j} = {b}");
+                    }
+                }
+            }
+        }
+    }
+}
