@@ -44,6 +44,8 @@ struct Job {
     deed: Deed,
     /// Whether it is submitted while the jobs before it are running.
     at_once: bool,
+    /// Whether its prompt continues what the job before it said; for jobs that are not submitted at once.
+    continues: bool,
 }
 
 fn machine() -> impl Strategy<Value = Machine> {
@@ -54,8 +56,8 @@ fn machine() -> impl Strategy<Value = Machine> {
         1 => (1u32..400).prop_map(|w| vec![Reach::Sliding(w)]),
     ];
     let chunk = prop_oneof![1u32..40, Just(64), Just(256), 200u32..700];
-    let window = prop_oneof![2 => Just(None), 3 => (1u32..1200).prop_map(Some)];
-    let host = prop_oneof![3 => Just(None), 1 => (0u32..24).prop_map(Some)];
+    let window = prop_oneof![1 => Just(None), 3 => (1u32..500).prop_map(Some)];
+    let host = prop_oneof![2 => Just(None), 1 => (0u32..12).prop_map(Some)];
     (reach, 1u32..5, chunk, 1u32..20, 0u32..600, window, host).prop_map(
         |(layers, sequences, chunk, logit_rows, rollback_cells, window_cells, host_blocks)| Machine {
             layers,
@@ -69,45 +71,45 @@ fn machine() -> impl Strategy<Value = Machine> {
     )
 }
 
-fn job() -> impl Strategy<Value = Job> {
-    // Few beginnings, so that requests share them; cut anywhere, so that they part anywhere.
-    let given = (0u32..2, 1usize..1500, 0u32..4, 0usize..100, 0usize..12);
+/// Few beginnings, so that requests share them; cut anywhere, so that they part anywhere.
+fn given() -> impl Strategy<Value = (Vec<TokenId>, Vec<TokenId>)> {
+    let sizes = (0u32..2, 1usize..1480, 0u32..4, 0usize..100, 0usize..12);
+    sizes.prop_map(|(base, cut, tail, more, forced)| {
+        let mut tokens = prompt(base, cut);
+        tokens.extend(prompt(100 + tail, more));
+        (tokens, prompt(base, cut + forced)[cut..].to_vec())
+    })
+}
+
+fn request() -> impl Strategy<Value = Request> {
     let logits =
         prop_oneof![6 => Just(LogitsWanted::None), 1 => Just(LogitsWanted::Last), 1 => Just(LogitsWanted::All)];
-    let sampling = prop_oneof![
-        Just(SamplingParams::greedy()),
-        (0u64..3).prop_map(|seed| SamplingParams {
-            seed: Some(seed),
-            repeat_penalty: 1.2,
-            ..SamplingParams::default()
-        }),
-    ];
+    let draws = |seed| SamplingParams { seed: Some(seed), repeat_penalty: 1.2, ..SamplingParams::default() };
+    let sampling = prop_oneof![Just(SamplingParams::greedy()), (0u64..3).prop_map(draws)];
+    let stop = prop_oneof![4 => Just(vec![]), 1 => Just(vec!["a".to_owned(), "xyz".to_owned()])];
+    let flags = (any::<bool>(), prop::bool::weighted(0.8));
+    (given(), 0u32..40, sampling, logits, stop, flags).prop_map(
+        |((prompt, forced), max_tokens, sampling, logits, stop, (stop_at_eog, reuse_prefix))| Request {
+            prompt,
+            forced,
+            max_tokens,
+            sampling,
+            stop,
+            stop_at_eog,
+            logits,
+            reuse_prefix,
+        },
+    )
+}
+
+fn job() -> impl Strategy<Value = Job> {
     let deed = prop_oneof![
         4 => Just(Deed::Listen),
         1 => (0usize..12).prop_map(Deed::Cancel),
         1 => (0usize..12, 0u32..257).prop_map(|(after, share)| Deed::Rewind(after, share)),
     ];
-    let stops = prop_oneof![4 => Just(vec![]), 1 => Just(vec!["a".to_owned(), "xyz".to_owned()])];
-    (given, 0u32..40, sampling, logits, any::<bool>(), any::<bool>(), deed, stops, prop::bool::weighted(0.7)).prop_map(
-        |(
-            (base, cut, tail, more, forced),
-            max_tokens,
-            sampling,
-            logits,
-            stop_at_eog,
-            reuse_prefix,
-            deed,
-            stop,
-            at_once,
-        )| {
-            let mut tokens = prompt(base, cut);
-            tokens.extend(prompt(100 + tail, more));
-            let forced = prompt(base, cut + forced)[cut..].to_vec();
-            let request =
-                Request { prompt: tokens, forced, max_tokens, sampling, stop, stop_at_eog, logits, reuse_prefix };
-            Job { request, deed, at_once }
-        },
-    )
+    let job = (request(), deed, prop::bool::weighted(0.6), any::<bool>());
+    job.prop_map(|(request, deed, at_once, continues)| Job { request, deed, at_once, continues })
 }
 
 fn limits(machine: &Machine) -> Limits {
@@ -199,28 +201,39 @@ fn compare(heard: &Heard, alone: &Heard, job: &Job, host_is_small: bool) -> Resu
     Ok(())
 }
 
+/// The prompt of `job` behind the conversation that `before` and what was heard of it make.
+fn continued(job: &Job, before: &Request, heard: &Heard) -> Job {
+    let request = &job.request;
+    let mut prompt = [&before.prompt[..], &before.forced, &heard.tokens, &request.prompt].concat();
+    prompt.truncate(SEQUENCE_CELLS as usize - request.forced.len());
+    Job { request: Request { prompt, ..request.clone() }, ..job.clone() }
+}
+
 fn run_case(machine: &Machine, jobs: &[Job]) -> Result<(), TestCaseError> {
     let mut oracle = Oracle::new(&machine.layers);
     let handle = start_on(executor(&machine.layers, &limits(machine), NullLoader::default()));
-    let mut heard: Vec<Option<Heard>> = vec![None; jobs.len()];
-    thread::scope(|scope| {
-        let mut running = Vec::new();
-        for (i, job) in jobs.iter().enumerate() {
-            if !job.at_once {
-                for (i, thread) in running.drain(..) {
-                    let thread: thread::ScopedJoinHandle<'_, Heard> = thread;
-                    heard[i] = thread.join().ok();
-                }
-            }
-            let generation = handle.submit(job.request.clone()).expect("a request that can run");
-            running.push((i, scope.spawn(move || client(generation, job))));
+    let (mut done, mut next) = (Vec::new(), 0);
+    while next < jobs.len() {
+        // A group of jobs that run together; the first may continue what was said before.
+        let together = 1 + jobs[next + 1..].iter().take_while(|job| job.at_once).count();
+        let mut group = jobs[next..next + together].to_vec();
+        if let Some((before, heard)) = done.last().filter(|_| group[0].continues) {
+            let before: &Job = before;
+            group[0] = continued(&group[0], &before.request, heard);
         }
-        for (i, thread) in running {
-            heard[i] = thread.join().ok();
-        }
-    });
-    for (heard, job) in heard.iter().zip(jobs) {
-        let heard = heard.as_ref().ok_or_else(|| TestCaseError::fail("a client panicked"))?;
+        let submit = |job: &Job| handle.submit(job.request.clone()).expect("a request that can run");
+        let heard: Vec<Heard> = thread::scope(|scope| {
+            let run = |job| {
+                let generation = submit(job);
+                scope.spawn(move || client(generation, job))
+            };
+            let clients: Vec<_> = group.iter().map(run).collect();
+            clients.into_iter().map(|client| client.join().expect("a client panicked")).collect()
+        });
+        done.extend(group.into_iter().zip(heard));
+        next += together;
+    }
+    for (job, heard) in &done {
         compare(heard, &oracle.ask(&job.request), job, machine.host_blocks.is_some())?;
     }
     let snapshot = handle.snapshot().map_err(|error| TestCaseError::fail(error.to_string()))?;
