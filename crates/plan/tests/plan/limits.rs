@@ -133,3 +133,13 @@ fn the_largest_limits_are_planned() {
         case.plan(&Limits { window_cells: Some(1), ..limits.clone() }).unwrap();
     }
 }
+
+/// The trained context is no whole number of blocks, and its last, broken block is what the host cannot hold.
+#[test]
+fn the_default_context_can_lack_a_broken_block() {
+    let shape = Shape { context: 16 * BLOCK_CELLS + 10, ..Shape::global(2) };
+    let spec = shape.spec();
+    let mut limits = Limits { window_cells: Some(BLOCK_CELLS), ..Limits::new(16 * BLOCK_CELLS) };
+    limits.host_bytes_max = Plan::new(&spec, &limits, &Fake::SMALL).unwrap().memory.bytes(RowKind::Tail);
+    assert_eq!(Plan::default_context(&spec, &limits, &Fake::SMALL), Ok(16 * BLOCK_CELLS));
+}
