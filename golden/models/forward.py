@@ -104,7 +104,7 @@ class Model:
             post_norms="blk.0.post_ffw_norm.weight" in self.tensors,
             embed_scale=sqrt(width) if gemma else 1.0,
             gelu=gemma,
-            gelu_f16=False,
+            gelu_f16=True,
             logit_cap=self.key("final_logit_softcapping", 0.0),
         )
 

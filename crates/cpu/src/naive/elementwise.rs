@@ -1,5 +1,7 @@
 //! Operations on single rows, in `f64` where a sum or a function is involved.
 
+use half::f16;
+
 /// `x / sqrt(mean(x^2) + eps) * w`.
 pub fn rms_norm(x: &[f32], w: &[f32], eps: f32) -> Vec<f32> {
     let squares: f64 = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
@@ -24,11 +26,15 @@ pub fn silu(z: f32) -> f32 {
     (z / (1.0 + (-z).exp())) as f32
 }
 
-/// `z / 2 * (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3)))`.
+/// `z / 2 * (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3)))` as a table over 16-bit floats has it: `z` and the result are
+/// rounded, and from 10 on the result is `z`.
 pub fn gelu_tanh(z: f32) -> f32 {
-    let z = f64::from(z);
+    if z >= 10.0 {
+        return z;
+    }
+    let z = f16::from_f32(z).to_f64();
     let u = (2.0 / std::f64::consts::PI).sqrt() * (z + 0.044715 * z * z * z);
-    (z / 2.0 * (1.0 + u.tanh())) as f32
+    f16::from_f64(z / 2.0 * (1.0 + u.tanh())).to_f32()
 }
 
 /// `cap * tanh(z / cap)`.

@@ -274,6 +274,26 @@ pub(crate) unsafe trait Lanes: Copy {
         let inner = self.mul(self).fma(c(0.044_715), c(1.0)).mul(self);
         self.div(c(1.0).add(inner.mul(c(minus_2_root_2_over_pi)).exp()))
     }
+
+    /// The values rounded to 16-bit floats.
+    #[inline(always)]
+    fn through_f16(self) -> Self {
+        let mut halves = [f16::ZERO; LANES];
+        // SAFETY: the array has room for all lanes; a value of `Self` proves the instructions.
+        unsafe {
+            self.store_f16(halves.as_mut_ptr());
+            Self::load_f16(halves.as_ptr())
+        }
+    }
+
+    /// [`Lanes::gelu_tanh`] at the resolution of a 16-bit table: input and result are rounded, and from 10 on
+    /// the input is the result.
+    #[inline(always)]
+    fn gelu_tanh_table(self) -> Self {
+        let inside = self.min(self.same(10.0));
+        let beyond = self.sub(inside);
+        inside.through_f16().gelu_tanh().through_f16().add(beyond)
+    }
 }
 
 /// Sixteen lanes in an array, for processors without a level of their own. Loops over it are
