@@ -5,7 +5,7 @@ use std::path::Path;
 use tailrace_gguf::{Gguf, Metadata};
 
 use crate::vocabulary::{SpecialIds, TokenKind, Vocabulary};
-use crate::{ChatTemplate, Error, Tokenizer};
+use crate::{Error, Tokenizer};
 
 impl Vocabulary {
     /// The vocabulary that `metadata` holds under `tokenizer.*`.
@@ -59,16 +59,5 @@ impl Tokenizer {
     /// The file cannot be read, and those of [`Self::from_gguf`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::from_gguf(&Gguf::open(path)?)
-    }
-}
-
-impl ChatTemplate {
-    /// The template of an open model, or a built-in one: see [`Self::for_tokenizer`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Self::new`]; the file's value is no text.
-    pub fn from_gguf(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<Option<Self>, Error> {
-        Self::for_tokenizer(gguf.metadata().str("tokenizer.chat_template")?, tokenizer)
     }
 }

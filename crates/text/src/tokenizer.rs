@@ -232,7 +232,8 @@ impl Tokenizer {
         &self.warnings
     }
 
-    /// Host memory that the tokenizer holds, in bytes.
+    /// Host memory that the tokenizer holds, in bytes. Matching patterns adds caches of up to 2 MiB for each thread that
+    /// encodes at the same time.
     pub fn bytes(&self) -> usize {
         let algorithm = match &self.algorithm {
             Algorithm::Bpe(bpe) => bpe.heap_bytes(),
