@@ -58,8 +58,8 @@ pub(crate) trait Simd: 'static {
     unsafe fn ints_add(a: Self::Ints, b: i32) -> Self::Ints;
     /// The nearest `f32`.
     unsafe fn to_f32(a: Self::Ints) -> Self::F;
-    /// 16 integral values of magnitude at most 127, as bytes.
-    unsafe fn store_i8(a: Self::F, to: *mut i8);
+    /// Stores 16 values of magnitude below 127.5 as the nearest integers (ties to even); their sum.
+    unsafe fn store_i8(a: Self::F, to: *mut i8) -> i32;
 
     /// `acc + a.0 * b.0 + a.1 * b.1` in every lane, where `a` and `b` are [`pair`]s.
     unsafe fn dot_pairs(acc: Self::Ints, a: i32, b: i32) -> Self::Ints;
@@ -74,7 +74,7 @@ pub(crate) trait Simd: 'static {
     /// [`Simd::start_wide`].
     unsafe fn dot_wide(acc: Self::Ints, codes: Self::Bytes, x: i32) -> Self::Ints;
 
-    /// Asks for the cache line of `at`, which need not be readable.
+    /// Asks the second-level cache for the line of `at`, which need not be readable.
     unsafe fn prefetch(at: *const u8);
 }
 
@@ -176,12 +176,14 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn store_i8(a: Self::F, to: *mut i8) {
-        let mut lanes = [0.0; LANES];
+    unsafe fn store_i8(a: Self::F, to: *mut i8) -> i32 {
+        let mut lanes = [0.0f32; LANES];
         // SAFETY: see the impl.
         unsafe {
             a.store(lanes.as_mut_ptr());
-            to.cast::<[i8; LANES]>().write(map(lanes, |a| a as i8));
+            let bytes = map(lanes, |a| a.round_ties_even() as i8);
+            to.cast::<[i8; LANES]>().write(bytes);
+            bytes.iter().map(|&b| i32::from(b)).sum()
         }
     }
 

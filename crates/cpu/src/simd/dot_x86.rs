@@ -16,6 +16,18 @@ unsafe fn count(by: u32) -> __m128i {
     unsafe { _mm_cvtsi32_si128(by as i32) }
 }
 
+/// The sum of 16 signed bytes.
+#[inline(always)]
+unsafe fn sum_of_bytes(bytes: __m128i) -> i32 {
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe {
+        let unsigned = _mm_xor_si128(bytes, _mm_set1_epi8(-128));
+        let halves = _mm_sad_epu8(unsigned, _mm_setzero_si128());
+        let sum = _mm_add_epi64(halves, _mm_unpackhi_epi64(halves, halves));
+        _mm_cvtsi128_si32(sum) - 16 * 128
+    }
+}
+
 // SAFETY (of every block below): the trait's contract: the instructions exist, and pointers are used
 // for exactly the elements that the trait names, by instructions that need no alignment.
 impl Simd for Avx512 {
@@ -118,11 +130,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn store_i8(a: Avx512Lanes, to: *mut i8) {
+    unsafe fn store_i8(a: Avx512Lanes, to: *mut i8) -> i32 {
         // SAFETY: see the impl.
         unsafe {
             let bytes = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.0));
             _mm_storeu_si128(to.cast(), bytes);
+            sum_of_bytes(bytes)
         }
     }
 
@@ -154,7 +167,7 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
         // SAFETY: prefetching never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
 }
 
@@ -316,7 +329,7 @@ macro_rules! avx2_common {
         }
 
         #[inline(always)]
-        unsafe fn store_i8(a: Avx2Lanes, to: *mut i8) {
+        unsafe fn store_i8(a: Avx2Lanes, to: *mut i8) -> i32 {
             // SAFETY: see the impl.
             unsafe {
                 let (low, high) = (_mm256_cvtps_epi32(a.0), _mm256_cvtps_epi32(a.1));
@@ -325,13 +338,14 @@ macro_rules! avx2_common {
                 let upper = _mm256_extracti128_si256::<1>(words);
                 let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), upper);
                 _mm_storeu_si128(to.cast(), bytes);
+                sum_of_bytes(bytes)
             }
         }
 
         #[inline(always)]
         unsafe fn prefetch(at: *const u8) {
             // SAFETY: prefetching never faults.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
         }
     };
 }

@@ -1,15 +1,19 @@
 //! Kernels of [`matmul_f32`](super::matmul::matmul_f32): float activations, weights of any type.
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
+
+use tailrace_types::WeightType;
 
 use super::dispatch::{Kernel, run};
 use super::dot::Simd;
 use super::isa::Isa;
 use super::lanes::{LANES, Lanes};
 use super::matmul::{Columns, Epilogue, Weights};
-use super::panel::{self, Carry, Step, Tile, walk};
+use super::panel::{self, Carry, PREFETCH, Step, Tile, finish, walk};
 use super::unpack::{PANEL_K, Values, fill};
+use super::weights::{self, Float};
 
 /// The arguments of [`matmul_f32`](super::matmul::matmul_f32), which fit together.
 pub(super) struct Product<'a> {
@@ -25,8 +29,77 @@ struct Scratch {
     carry: Carry,
 }
 
-/// Runs a product: weights become floats in a panel, then all rows pass over it.
+/// Runs a product.
 pub(super) fn product(isa: Isa, product: Product<'_>) {
+    match (product.w.ty, product.x.len() / product.w.k) {
+        (_, 0) => (),
+        (WeightType::F32, 1..=FEW) => few_rows::<weights::F32>(isa, product),
+        (WeightType::F16, 1..=FEW) => few_rows::<weights::F16>(isa, product),
+        (WeightType::BF16, 1..=FEW) => few_rows::<weights::BF16>(isa, product),
+        _ => many_rows(isa, product),
+    }
+}
+
+/// Rows up to which float weights go straight from memory to registers.
+const FEW: usize = 4;
+
+fn few_rows<T: Float>(isa: Isa, product: Product<'_>) {
+    if product.x.len() == product.w.k {
+        run(isa, FewRows::<T, 1, 4> { product, of: PhantomData });
+    } else {
+        run(isa, FewRows::<T, FEW, 2> { product, of: PhantomData });
+    }
+}
+
+/// At most `R` rows of float weights, `G` groups at a time to have as many sums in flight.
+struct FewRows<'a, T, const R: usize, const G: usize> {
+    product: Product<'a>,
+    of: PhantomData<T>,
+}
+
+impl<T: Float, const R: usize, const G: usize> Kernel for FewRows<'_, T, R, G> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Product { w, x, mut y, epilogue } = self.product;
+        let count = x.len() / w.k;
+        // Rows that are not there are computed as copies of the last, and not stored.
+        let mut rows = [std::ptr::null(); R];
+        for (r, row) in rows.iter_mut().enumerate() {
+            *row = x[r.min(count - 1) * w.k..][..w.k].as_ptr();
+        }
+        for first in (0..w.groups()).step_by(G) {
+            let mut groups = [std::ptr::null(); G];
+            for (g, group) in groups.iter_mut().enumerate() {
+                *group = w.group((first + g).min(w.groups() - 1)).as_ptr();
+            }
+            // SAFETY: the caller's contract.
+            let mut acc = [[unsafe { S::F::zero() }; G]; R];
+            for k in 0..w.k {
+                for g in 0..G {
+                    // SAFETY: groups and rows have `k` values; prefetching may run past their ends.
+                    unsafe {
+                        S::prefetch(groups[g].wrapping_add(PREFETCH + T::BYTES * LANES * k));
+                        let weight = T::at::<S::F>(groups[g], k);
+                        for r in 0..R {
+                            acc[r][g] = weight.fma(S::F::splat(*rows[r].add(k)), acc[r][g]);
+                        }
+                    }
+                }
+            }
+            for r in 0..count {
+                for g in 0..G.min(w.groups() - first) {
+                    // SAFETY: the caller's contract.
+                    unsafe { finish(acc[r][g], &epilogue, &mut y, (r, (first + g) * LANES)) };
+                }
+            }
+        }
+    }
+}
+
+/// Weights become floats in a panel, then all rows pass over it.
+fn many_rows(isa: Isa, product: Product<'_>) {
     let Product { w, x, mut y, epilogue } = product;
     let mut scratch = MaybeUninit::<Scratch>::uninit();
     let scratch = scratch.as_mut_ptr();

@@ -12,7 +12,7 @@ use super::dot::{Simd, pair};
 use super::isa::Isa;
 use super::lanes::{LANES, Lanes};
 use super::matmul::{Columns, Epilogue, Weights};
-use super::panel::{self, Carry, Step, Tile, finish, walk};
+use super::panel::{self, Carry, PREFETCH, Step, Tile, finish, walk};
 use super::quantize::Q8Rows;
 use super::weights::{Shape, Weight, block_bytes, units, with_weight};
 use crate::q8::{Q8_VALUES, Q8Block};
@@ -101,9 +101,6 @@ unsafe fn fold<S: Simd, P: Shape>(
     }
 }
 
-/// How far ahead of the block in work memory is asked for, in bytes: about 250 ns at 12 GB/s.
-const PREFETCH: usize = 3072;
-
 /// At most `R` rows: weights go from memory to registers, each byte once.
 struct FewRows<'a, W, const R: usize> {
     product: Product<'a>,
@@ -144,10 +141,11 @@ unsafe fn few_rows<S: Simd, W: Weight, const R: usize>(group: &[u8], x: [*const 
         let mut acc = [S::F::zero(); R];
         for b in 0..group.len() / block_bytes::<W>() {
             let block = group.as_ptr().add(b * block_bytes::<W>());
-            for line in 0..block_bytes::<W>().div_ceil(64) {
-                S::prefetch(block.wrapping_add(PREFETCH + 64 * line));
-            }
             for u in 0..units::<W>() {
+                let unit_bytes = block_bytes::<W>() / units::<W>();
+                for line in 0..unit_bytes.div_ceil(64) {
+                    S::prefetch(block.wrapping_add(PREFETCH + u * unit_bytes + 64 * line));
+                }
                 let unit = W::unit::<S>(block, u);
                 for r in 0..R {
                     let x = x[r].add(b * units::<W>() + u);

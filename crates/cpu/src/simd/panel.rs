@@ -12,6 +12,10 @@ pub(super) const GROUPS: usize = 2;
 /// Rows that share a panel where `k` needs several panels, and whose sums wait in a [`Carry`] between.
 pub(super) const CARRY_ROWS: usize = 128;
 
+/// How far ahead weights that are read once are asked for, in bytes. Measured: the second-level cache at
+/// this distance reads a third faster than the first-level cache, which has fewer requests in flight.
+pub(super) const PREFETCH: usize = 8192;
+
 /// Sums of unfinished rows.
 pub(super) type Carry = [[f32; LANES]; CARRY_ROWS * GROUPS];
 

@@ -86,31 +86,50 @@ impl Kernel for Quantize<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        for (x, to) in self.x.iter().zip(self.to) {
-            // SAFETY: the caller vouches for the instructions; both halves of `x` and of `values` have
-            // 16 elements.
-            unsafe {
-                let zero = S::F::zero();
-                let x = [S::F::load(x.as_ptr()), S::F::load(x.as_ptr().add(LANES))];
-                let magnitude = [x[0].max(zero.sub(x[0])), x[1].max(zero.sub(x[1]))];
-                let (scale, inverse) = scales(magnitude[0].max(magnitude[1]).max_lane());
-                let inverse = S::F::splat(inverse);
-                let q = [x[0].mul(inverse).round(), x[1].mul(inverse).round()];
-                S::store_i8(q[0], to.values.as_mut_ptr());
-                S::store_i8(q[1], to.values.as_mut_ptr().add(LANES));
-                let sums = [q[0].sum(), q[1].sum()];
-                let total = sums[0] + sums[1];
-                // The maximum may have ignored a NaN; the sums have not.
-                to.scale = if total.is_nan() { f32::NAN } else { scale };
-                to.scaled_sum = to.scale * total;
-                to.sums = [sums[0] as i16, sums[1] as i16];
-            }
+        for (x, to) in self.x.chunks(LANES).zip(self.to.chunks_mut(LANES)) {
+            // SAFETY: the caller vouches for the instructions; both chunks have at most 16 blocks.
+            unsafe { quantize_chunk::<S>(x, to) };
         }
     }
 }
 
-/// The scale of a block and its reciprocal, from its largest magnitude.
+/// At most 16 blocks: their largest magnitudes are found for all at once, one block in each lane.
+///
+/// # Safety
+/// The processor has the instructions of `S`.
 #[inline(always)]
-pub(crate) fn scales(amax: f32) -> (f32, f32) {
-    if amax < SMALLEST_AMAX { (0.0, 0.0) } else { (amax / 127.0, 127.0 / amax) }
+unsafe fn quantize_chunk<S: Simd>(x: &[[f32; Q8_VALUES]], to: &mut [Q8Block]) {
+    // SAFETY: the caller's contract; loads and stores are of 16 elements of `x`, `values` or local arrays.
+    unsafe {
+        let zero = S::F::zero();
+        let mut magnitudes = [zero; LANES];
+        for (x, magnitude) in x.iter().zip(&mut magnitudes) {
+            let (a, b) = (S::F::load(x.as_ptr()), S::F::load(x.as_ptr().add(LANES)));
+            let largest = a.max(zero.sub(a)).max(b.max(zero.sub(b)));
+            // Maxima may ignore a NaN; this puts it back.
+            *magnitude = largest.add(a.mul(zero).add(b.mul(zero)));
+        }
+        let magnitudes = S::F::transpose(magnitudes);
+        let mut amax = zero;
+        let mut poison = zero;
+        for magnitude in magnitudes {
+            amax = magnitude.max(amax);
+            poison = magnitude.fma(zero, poison);
+        }
+        let smallest = zero.same(SMALLEST_AMAX);
+        let (mut scale, mut inverse) = ([0f32; LANES], [0f32; LANES]);
+        let of = amax.div(zero.same(127.0)).add(poison);
+        amax.select_less(smallest, poison, of).store(scale.as_mut_ptr());
+        let of = zero.same(127.0).div(amax);
+        amax.select_less(smallest, zero, of).store(inverse.as_mut_ptr());
+        for (b, (x, to)) in x.iter().zip(to).enumerate() {
+            let inverse = S::F::splat(inverse[b]);
+            let half = |at: *const f32| S::F::load(at).mul(inverse);
+            let low = S::store_i8(half(x.as_ptr()), to.values.as_mut_ptr());
+            let high = S::store_i8(half(x.as_ptr().add(LANES)), to.values.as_mut_ptr().add(LANES));
+            to.scale = scale[b];
+            to.scaled_sum = scale[b] * (low + high) as f32;
+            to.sums = [low as i16, high as i16];
+        }
+    }
 }

@@ -380,6 +380,9 @@ pub(super) use with_weight;
 
 /// A float type, packed as `[K][16]`.
 pub(crate) trait Float: 'static {
+    /// Bytes of a value.
+    const BYTES: usize;
+
     /// The 16 rows' values at `k`.
     ///
     /// # Safety
@@ -395,6 +398,8 @@ pub(crate) struct F16;
 pub(crate) struct BF16;
 
 impl Float for F32 {
+    const BYTES: usize = 4;
+
     #[inline(always)]
     unsafe fn at<F: Lanes>(group: *const u8, k: usize) -> F {
         // SAFETY: the caller's contract; the load assumes no alignment (so for the next two).
@@ -403,6 +408,8 @@ impl Float for F32 {
 }
 
 impl Float for F16 {
+    const BYTES: usize = 2;
+
     #[inline(always)]
     unsafe fn at<F: Lanes>(group: *const u8, k: usize) -> F {
         // SAFETY: see `F32`.
@@ -411,6 +418,8 @@ impl Float for F16 {
 }
 
 impl Float for BF16 {
+    const BYTES: usize = 2;
+
     #[inline(always)]
     unsafe fn at<F: Lanes>(group: *const u8, k: usize) -> F {
         // SAFETY: see `F32`.
