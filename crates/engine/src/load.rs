@@ -148,8 +148,7 @@ impl<'a> GgufWeights<'a> {
             let inside = first.checked_add(count)? <= slice.rows && end <= tensor.bytes && tensor.ty == slice.ty;
             inside.then_some(start as usize..end as usize)
         };
-        range()
-            .ok_or_else(|| DeviceError::Weights(format!("rows {first} to {} of {slice:?} do not exist", first + count)))
+        range().ok_or_else(|| DeviceError::Weights(format!("{count} rows from row {first} of {slice:?} do not exist")))
     }
 }
 

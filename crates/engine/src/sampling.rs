@@ -167,6 +167,9 @@ fn cut(candidates: &mut Vec<Candidate>, k: usize) {
     }
 }
 
+/// Logits that are compared at once.
+const LANES: usize = 32;
+
 /// First try of the search for the nucleus; it grows by the factor below.
 const NUCLEUS_FIRST: usize = 128;
 const NUCLEUS_GROWTH: usize = 8;
@@ -209,6 +212,7 @@ impl Sampler {
         if params.has_penalties() {
             self.penalize(params, history);
         }
+        check(&self.logits)?;
         if params.is_greedy() {
             return self.likeliest();
         }
@@ -245,14 +249,16 @@ impl Sampler {
     }
 
     fn likeliest(&self) -> Result<TokenId, SamplingError> {
-        let mut best = Candidate { logit: f32::NEG_INFINITY, id: u32::MAX };
-        for (id, &logit) in self.logits.iter().enumerate() {
-            if logit > best.logit {
-                best = Candidate { logit, id: id as u32 };
+        let (lanes, rest) = self.logits.as_chunks::<LANES>();
+        let mut best = [f32::NEG_INFINITY; LANES];
+        for lane in lanes {
+            for (best, &logit) in best.iter_mut().zip(lane) {
+                *best = if logit > *best { logit } else { *best };
             }
-            check(id, logit)?;
         }
-        if best.id == u32::MAX { Err(SamplingError::NoToken) } else { Ok(TokenId(best.id)) }
+        let best = best.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
+        let id = self.logits.iter().position(|logit| *logit == best).filter(|_| best > f32::NEG_INFINITY);
+        id.map(|id| TokenId(id as u32)).ok_or(SamplingError::NoToken)
     }
 
     /// Fills the candidates with the `k` likeliest tokens (0: all), in any order.
@@ -264,16 +270,21 @@ impl Sampler {
         let Sampler { logits, candidates, .. } = self;
         candidates.clear();
         let mut floor = f32::NEG_INFINITY;
-        for (id, &logit) in logits.iter().enumerate() {
-            // Of equal logits the lower id is the likelier one and comes first, so `>` is enough.
-            if logit > floor {
-                candidates.push(Candidate { logit, id: id as u32 });
-                if candidates.len() == k.saturating_mul(2) {
-                    cut(candidates, k);
-                    floor = candidates[k - 1].logit;
+        for (lane, first) in logits.chunks(LANES).zip((0u32..).step_by(LANES)) {
+            // Nearly every lane has nothing above the floor, and this is one vector comparison.
+            if !lane.iter().fold(false, |any, logit| any | (*logit > floor)) {
+                continue;
+            }
+            for (id, &logit) in (first..).zip(lane) {
+                // Of equal logits the lower id is the likelier one and comes first, so `>` is enough.
+                if logit > floor {
+                    candidates.push(Candidate { logit, id });
+                    if candidates.len() == k.saturating_mul(2) {
+                        cut(candidates, k);
+                        floor = candidates[k - 1].logit;
+                    }
                 }
             }
-            check(id, logit)?;
         }
         cut(candidates, k);
         if candidates.is_empty() { Err(SamplingError::NoToken) } else { Ok(()) }
@@ -331,11 +342,14 @@ impl Sampler {
     }
 }
 
-fn check(id: usize, logit: f32) -> Result<(), SamplingError> {
-    match logit.is_nan() || logit == f32::INFINITY {
-        true => Err(SamplingError::BadLogit { token: id as u32, value: logit }),
-        false => Ok(()),
+/// Refuses logits that are no numbers, or infinitely likely.
+fn check(logits: &[f32]) -> Result<(), SamplingError> {
+    // One branch for all: the pass runs at the speed of memory.
+    if logits.iter().fold(true, |good, logit| good & (*logit < f32::INFINITY)) {
+        return Ok(());
     }
+    let bad = logits.iter().zip(0u32..).find(|(logit, _)| logit.is_nan() || **logit == f32::INFINITY);
+    bad.map_or(Ok(()), |(&value, token)| Err(SamplingError::BadLogit { token, value }))
 }
 
 /// A number in `[0, 1)` that depends on its arguments alone.
