@@ -14,7 +14,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("kv", &["plan"]),
     ("models", &["gguf", "plan"]),
     ("device", &["plan", "kv"]),
-    ("cpu", &["device", "gguf", "plan"]),
+    ("cpu", &["device", "gguf"]),
     ("text", &["gguf"]),
     ("engine", &["device", "kv", "plan", "models", "text", "gguf"]),
     ("cli", &["types", "gguf", "plan", "kv", "models", "device", "cpu", "text", "engine"]),
