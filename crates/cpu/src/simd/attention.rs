@@ -11,12 +11,14 @@ use std::ops::Range;
 
 use tailrace_types::KvType;
 
-use super::attention_tiles::{self as tiles, Ahead, CELLS, TILE_ROWS_MAX, ValueRows, ValueTile};
+use super::attention_direct::{Ahead, dot_packed};
+use super::attention_tiles::{self as tiles, CELLS, TILE_ROWS_MAX, ValueRows, ValueTile};
 use super::isa::Isa;
 use super::lanes::{LANES, Lanes, lanes_kernel};
 
-/// Cells that all tiles of rows pass before the next: their K or V stays in the L1 cache.
-const STRIP: usize = 64;
+/// Bytes of unpacked K or V that all tiles of rows pass before the next: they stay in the L1
+/// cache.
+const STRIP_BYTES: usize = 32 * 1024;
 
 /// Rows whose scores over a leaf are held at a time.
 const BLOCK_ROWS: usize = 48;
@@ -364,7 +366,7 @@ impl<'a> Work<'a> {
             true => Ahead::new(k_rows, v_rows),
             false => Ahead::new(&[], &[]),
         };
-        for strip in strips(&cells) {
+        for strip in strips(&cells, strip_cells(self.shape.dk)) {
             self.scores(block, &strip, k, weights, &mut ahead);
         }
         let (weight_rows, _) = weights.as_chunks_mut::<CELLS>();
@@ -382,7 +384,7 @@ impl<'a> Work<'a> {
             (true, KvType::F32) => ValueRows::F32(self.leaf.v),
             (false, _) => ValueRows::Unpacked(v),
         };
-        for strip in strips(&cells) {
+        for strip in strips(&cells, strip_cells(self.shape.dv)) {
             self.values(block, &strip, v, weights, records, &mut ahead);
         }
     }
@@ -422,7 +424,7 @@ impl<'a> Work<'a> {
             let weights = &mut weights[tile.start * CELLS + cells.start..];
             if self.direct {
                 let rows = self.k_rows(&cells);
-                tiles::dot_packed(self.isa, self.shape.k_type, q, rows, weights, ahead);
+                dot_packed(self.isa, self.shape.k_type, q, rows, weights, ahead);
             } else {
                 tiles::dot_panels(self.isa, q, dk, &k[cells.start * dk..cells.end * dk], weights);
             }
@@ -478,11 +480,17 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
     a.start.max(b.start)..a.end.min(b.end)
 }
 
-/// `cells` in pieces that end at multiples of [`STRIP`].
-fn strips(cells: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+/// Whole panels of cells whose rows of `width` values fill [`STRIP_BYTES`]; at least one.
+fn strip_cells(width: usize) -> usize {
+    let cells = STRIP_BYTES / size_of::<f32>() / width.max(1);
+    (cells - cells % LANES).clamp(LANES, CELLS)
+}
+
+/// `cells` in pieces that end at multiples of `size`.
+fn strips(cells: &Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
     let (mut start, end) = (cells.start, cells.end);
     std::iter::from_fn(move || {
-        let stop = (start + 1).next_multiple_of(STRIP).min(end);
+        let stop = (start + 1).next_multiple_of(size).min(end);
         (start < end).then(|| std::mem::replace(&mut start, stop)..stop)
     })
 }

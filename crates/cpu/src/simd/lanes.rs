@@ -140,7 +140,7 @@ pub(crate) unsafe trait Lanes: Copy {
     fn min(self, b: Self) -> Self;
     /// The nearest integer, ties to even, for magnitudes below 2^22.
     fn round(self) -> Self;
-    /// `self * 2^n` for integral `n` in -252 ..= 254.
+    /// `self * 2^n` for integral `n` in -252 ..= 254, anything for other `n`.
     fn scale_by_power(self, n: Self) -> Self;
     /// `if self < bound { then } else { otherwise }`; `otherwise` where either is NaN.
     fn select_less(self, bound: Self, then: Self, otherwise: Self) -> Self;
@@ -227,8 +227,9 @@ pub(crate) unsafe trait Lanes: Copy {
     #[inline(always)]
     fn exp(self) -> Self {
         let c = |x| self.same(x);
-        // A NaN takes the second operand of min and max, so it passes the clamp.
-        let x = c(-90.0).max(c(90.0).min(self));
+        // Keeps infinity out of the differences below; a NaN takes the second operand and stays.
+        // What becomes of very small arguments does not matter, the last line replaces it.
+        let x = c(90.0).min(self);
         let n = x.mul(c(std::f32::consts::LOG2_E)).round();
         // ln 2 in two parts; the first has so few bits that its product with n is exact.
         let r = n.fma(c(-0.693_359_4), x);
@@ -442,7 +443,7 @@ unsafe impl Lanes for PortableLanes {
     fn scale_by_power(self, n: Self) -> Self {
         // Two factors, since 2^n itself may lie outside the normal range.
         self.zip(n, |x, n| {
-            let n = n as i32;
+            let n = (n as i32).clamp(-252, 254);
             let half = n >> 1;
             x * power_of_two(half) * power_of_two(n - half)
         })

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 pub mod attention;
+mod attention_direct;
 #[cfg(test)]
 mod attention_tests;
 mod attention_tiles;
