@@ -3,10 +3,10 @@
 mod arena;
 mod exec;
 pub mod naive;
-pub mod pool;
-pub mod simd;
 pub mod pack;
+pub mod pool;
 pub mod q8;
+pub mod simd;
 
 pub use exec::CpuLoader;
 pub use simd::isa::Isa;

@@ -50,19 +50,36 @@ pub fn packed_bytes(ty: WeightType, n: u64, k: u64) -> Option<u64> {
 /// `src` holds whole rows of `k` values; `dst` is exactly one group.
 ///
 /// # Panics
-/// If a length does not fit `ty` and `k`.
+/// If `k` is zero or a length does not fit `ty` and `k`.
 pub fn pack_rows(ty: WeightType, src: &[u8], k: usize, dst: &mut [u8]) {
+    assert!(k > 0, "rows have values");
     let row_bytes = row_bytes(ty, k).expect("a row is a whole number of blocks");
     assert_eq!(dst.len(), row_bytes * ROWS, "one group");
-    assert!(src.len().is_multiple_of(row_bytes.max(1)) && src.len() <= dst.len(), "at most 16 whole rows");
+    assert!(src.len().is_multiple_of(row_bytes) && src.len() <= dst.len(), "at most 16 whole rows");
     if src.len() < dst.len() {
         pack_zeros(ty, dst);
+    }
+    match ty {
+        WeightType::F32 => return transpose::<4>(src, k, dst),
+        WeightType::F16 | WeightType::BF16 => return transpose::<2>(src, k, dst),
+        _ => (),
     }
     let block_bytes = ty.block().bytes as usize;
     for (row, src) in src.chunks_exact(row_bytes).enumerate() {
         let blocks = src.chunks_exact(block_bytes);
         for (src, dst) in blocks.zip(dst.chunks_exact_mut(block_bytes * ROWS)) {
             place_block(ty, src, &mut Lane { dst, row });
+        }
+    }
+}
+
+/// Packs rows of values of `N` bytes.
+fn transpose<const N: usize>(src: &[u8], k: usize, dst: &mut [u8]) {
+    let (src, dst) = (src.as_chunks::<N>().0, dst.as_chunks_mut::<N>().0);
+    let rows = src.len() / k;
+    for (at, lanes) in dst.as_chunks_mut::<ROWS>().0.iter_mut().enumerate() {
+        for (row, lane) in lanes.iter_mut().enumerate().take(rows) {
+            *lane = src[row * k + at];
         }
     }
 }
@@ -110,30 +127,51 @@ impl Lane<'_> {
     /// A plane of bits 0..4 for each unit of 32 codes.
     fn put_nibbles(&mut self, offset: usize, codes: &[u8]) {
         for (unit, codes) in codes.as_chunks::<32>().0.iter().enumerate() {
-            let plane: [u8; 16] = std::array::from_fn(|j| codes[j] & 15 | codes[j + 16] << 4);
-            self.put_vectors(offset + unit * at::NIBBLES, &plane);
+            let quads = quads(codes).map(|quad| quad & 0x0f0f_0f0f);
+            for i in 0..4 {
+                let word = quads[i] | quads[i + 4] << 4;
+                self.put(offset + unit * at::NIBBLES + 64 * i, word.to_le_bytes());
+            }
         }
     }
 
     /// A plane of the two bits `shift..shift + 2` for each unit of 32 codes.
     fn put_pairs(&mut self, offset: usize, codes: &[u8], shift: u32) {
         for (unit, codes) in codes.as_chunks::<32>().0.iter().enumerate() {
-            let plane: [u8; 8] = std::array::from_fn(|j| {
-                let code = |i: usize| codes[16 * (j / 4) + 4 * i + j % 4] >> shift & 3;
-                code(0) | code(1) << 2 | code(2) << 4 | code(3) << 6
-            });
-            self.put_vectors(offset + unit * at::PAIRS, &plane);
+            let quads = quads(codes).map(|quad| quad >> shift & 0x0303_0303);
+            for (h, quads) in quads.as_chunks::<4>().0.iter().enumerate() {
+                let word = quads[0] | quads[1] << 2 | quads[2] << 4 | quads[3] << 6;
+                self.put(offset + unit * at::PAIRS + 64 * h, word.to_le_bytes());
+            }
         }
     }
 
     /// A plane of bit `shift` for each unit of 32 codes.
     fn put_bits(&mut self, offset: usize, codes: &[u8], shift: u32) {
         for (unit, codes) in codes.as_chunks::<32>().0.iter().enumerate() {
-            let plane: [u8; 4] =
-                std::array::from_fn(|j| (0..8).fold(0, |byte, q| byte | (codes[4 * q + j] >> shift & 1) << q));
-            self.put_vectors(offset + unit * at::BITS, &plane);
+            let quads = quads(codes).map(|quad| quad >> shift & 0x0101_0101);
+            let word = (0..8).fold(0, |word, q| word | quads[q] << q);
+            self.put(offset + unit * at::BITS, word.to_le_bytes());
         }
     }
+
+    /// A plane of one bit from a word that has bit `k` for value `k`.
+    fn put_bit_word(&mut self, offset: usize, bits: [u8; 4]) {
+        let bits = u32::from_le_bytes(bits);
+        // The product brings bit `j` of four to the lowest bit of byte `j`.
+        let spread = |four: u32| ((four & 15) * 0x0020_4081) & 0x0101_0101;
+        let word = (0..8).fold(0, |word, q| word | spread(bits >> (4 * q)) << q);
+        self.put(offset, word.to_le_bytes());
+    }
+}
+
+/// Each four codes as a word.
+fn quads(codes: &[u8; 32]) -> [u32; 8] {
+    let mut quads = [0; 8];
+    for (quad, codes) in quads.iter_mut().zip(codes.as_chunks::<4>().0) {
+        *quad = u32::from_le_bytes(*codes);
+    }
+    quads
 }
 
 /// The two bytes at `offset`.
@@ -141,10 +179,15 @@ fn two(block: &[u8], offset: usize) -> [u8; 2] {
     [block[offset], block[offset + 1]]
 }
 
+/// The four bytes at `offset`.
+fn four(block: &[u8], offset: usize) -> [u8; 4] {
+    [block[offset], block[offset + 1], block[offset + 2], block[offset + 3]]
+}
+
 /// Writes one block of one row. The offsets in `block` are those of the GGUF formats.
 fn place_block(ty: WeightType, block: &[u8], lane: &mut Lane<'_>) {
     match ty {
-        WeightType::F32 => lane.put(0, [block[0], block[1], block[2], block[3]]),
+        WeightType::F32 => lane.put(0, four(block, 0)),
         WeightType::F16 | WeightType::BF16 => lane.put(0, two(block, 0)),
         WeightType::Q4_0 | WeightType::IQ4_NL => {
             lane.put(at::q4_0::D, two(block, 0));
@@ -157,19 +200,22 @@ fn place_block(ty: WeightType, block: &[u8], lane: &mut Lane<'_>) {
         }
         WeightType::Q5_0 => {
             lane.put(at::q5_0::D, two(block, 0));
-            lane.put_bits(at::q5_0::BITS, &codes::bits_of_word(&block[2..6]), 0);
+            lane.put_bit_word(at::q5_0::BITS, four(block, 2));
             lane.put_vectors(at::q5_0::NIBBLES, &block[6..22]);
         }
         WeightType::Q5_1 => {
             lane.put(at::q5_1::D, two(block, 0));
             lane.put(at::q5_1::M, two(block, 2));
-            lane.put_bits(at::q5_1::BITS, &codes::bits_of_word(&block[4..8]), 0);
+            lane.put_bit_word(at::q5_1::BITS, four(block, 4));
             lane.put_vectors(at::q5_1::NIBBLES, &block[8..24]);
         }
         WeightType::Q8_0 => {
             lane.put(at::q8_0::D, two(block, 0));
-            let biased: [u8; 32] = std::array::from_fn(|j| block[2 + j] ^ 0x80);
-            lane.put_vectors(at::q8_0::BYTES, &biased);
+            let mut codes = [0; 32];
+            for (code, value) in codes.iter_mut().zip(&block[2..34]) {
+                *code = value ^ 0x80;
+            }
+            lane.put_vectors(at::q8_0::BYTES, &codes);
         }
         WeightType::MXFP4 => {
             lane.put(at::mxfp4::E, [block[0]]);

@@ -35,9 +35,16 @@ pub(crate) fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
             IsaLevel::Avx2Vnni => run_avx2_vnni(kernel),
             #[cfg(target_arch = "x86_64")]
             IsaLevel::Avx512 | IsaLevel::Avx2 => run_avx2(kernel),
-            _ => kernel.run::<Portable>(),
+            _ => run_portable(kernel),
         }
     }
+}
+
+/// Kept out of line like its siblings, so that no caller holds a copy.
+#[inline(never)]
+fn run_portable<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: every processor has these instructions.
+    unsafe { kernel.run::<Portable>() }
 }
 
 /// # Safety

@@ -26,6 +26,8 @@ pub(crate) trait Simd: 'static {
 
     /// Whether there are 32 vector registers of 16 lanes, which decides the size of tiles.
     const WIDE: bool;
+    /// Whether there are no vectors at all. Kernels that only save memory traffic are not worth their code.
+    const SCALAR: bool = false;
 
     /// 64 bytes.
     unsafe fn load(from: *const u8) -> Self::Bytes;
@@ -93,6 +95,7 @@ impl Simd for Portable {
     type Ints = [i32; LANES];
 
     const WIDE: bool = false;
+    const SCALAR: bool = true;
 
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Self::Bytes {

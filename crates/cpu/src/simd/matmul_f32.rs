@@ -1,4 +1,6 @@
 //! Kernels of [`matmul_f32`](super::matmul::matmul_f32): float activations, weights of any type.
+// Loops over a tile index several arrays with the same constants, which the compiler unrolls.
+#![allow(clippy::needless_range_loop)]
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -62,6 +64,9 @@ impl<T: Float, const R: usize, const G: usize> Kernel for FewRows<'_, T, R, G> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
+        if S::SCALAR {
+            return many_rows(Isa::PORTABLE, self.product);
+        }
         let Product { w, x, mut y, epilogue } = self.product;
         let count = x.len() / w.k;
         // Rows that are not there are computed as copies of the last, and not stored.

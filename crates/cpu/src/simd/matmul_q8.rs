@@ -2,6 +2,8 @@
 //!
 //! [`FewRows`] takes operands from memory, [`Sweep`] from a panel; both do, for every output and every
 //! unit of 32 values of `k`, exactly the operations of [`fold`] in the same order.
+// Loops over a tile index several arrays with the same constants, which the compiler unrolls.
+#![allow(clippy::needless_range_loop)]
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -112,6 +114,9 @@ impl<W: Weight, const R: usize> Kernel for FewRows<'_, W, R> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
+        if S::SCALAR {
+            return many_rows::<W>(Isa::PORTABLE, self.product);
+        }
         let Product { w, x, mut y, epilogue } = self.product;
         // Rows that are not there are computed as copies of the last, and not stored.
         let mut rows = [std::ptr::null(); R];
@@ -130,6 +135,19 @@ impl<W: Weight, const R: usize> Kernel for FewRows<'_, W, R> {
     }
 }
 
+/// Asks for the unit that lies [`PREFETCH`] bytes behind unit `u` of `block`.
+///
+/// # Safety
+/// The processor has the instructions of `S`.
+#[inline(always)]
+unsafe fn prefetch_unit<S: Simd, W: Weight>(block: *const u8, u: usize) {
+    let unit_bytes = block_bytes::<W>() / units::<W>();
+    for line in 0..unit_bytes.div_ceil(64) {
+        // SAFETY: the caller's contract; the address need not be readable.
+        unsafe { S::prefetch(block.wrapping_add(PREFETCH + u * unit_bytes + 64 * line)) };
+    }
+}
+
 /// One group by `R` rows.
 ///
 /// # Safety
@@ -142,10 +160,7 @@ unsafe fn few_rows<S: Simd, W: Weight, const R: usize>(group: &[u8], x: [*const 
         for b in 0..group.len() / block_bytes::<W>() {
             let block = group.as_ptr().add(b * block_bytes::<W>());
             for u in 0..units::<W>() {
-                let unit_bytes = block_bytes::<W>() / units::<W>();
-                for line in 0..unit_bytes.div_ceil(64) {
-                    S::prefetch(block.wrapping_add(PREFETCH + u * unit_bytes + 64 * line));
-                }
+                prefetch_unit::<S, W>(block, u);
                 let unit = W::unit::<S>(block, u);
                 for r in 0..R {
                     let x = x[r].add(b * units::<W>() + u);
@@ -248,6 +263,7 @@ impl<W: Weight> Kernel for Fill<'_, W> {
             unsafe {
                 let block = self.group.as_ptr().add(b * block_bytes::<W>());
                 for u in 0..units::<W>() {
+                    prefetch_unit::<S, W>(block, u);
                     let unit = W::unit::<S>(block, u);
                     for (q, quad) in unit.quads.into_iter().enumerate() {
                         S::store(quad, (&raw mut (*to).quads[q]).cast());

@@ -9,6 +9,10 @@ mod attention_direct;
 #[cfg(test)]
 mod attention_tests;
 mod attention_tiles;
+pub(crate) mod dispatch;
+pub(crate) mod dot;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod dot_x86;
 pub mod elementwise;
 #[cfg(test)]
 mod elementwise_tests;
@@ -18,15 +22,11 @@ pub(crate) mod lanes;
 mod lanes_tests;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod lanes_x86;
-pub(crate) mod dispatch;
-pub(crate) mod dot;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod dot_x86;
 pub mod matmul;
 mod matmul_f32;
 mod matmul_q8;
+mod panel;
 pub mod quantize;
+pub mod rates;
 pub mod unpack;
 mod weights;
-pub mod rates;
-mod panel;

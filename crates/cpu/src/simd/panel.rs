@@ -1,5 +1,7 @@
 //! How a product with many rows is cut: some groups by some of `k` are unpacked into a *panel* on the
 //! stack, then all rows pass over it. The order over `k` is ascending however many panels there are.
+// Loops over a tile index several arrays with the same constants, which the compiler unrolls.
+#![allow(clippy::needless_range_loop)]
 
 use std::ops::Range;
 

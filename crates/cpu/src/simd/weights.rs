@@ -1,4 +1,6 @@
 //! Reading packed weights: how each type's units of 32 values become operands of a dot product.
+// Loops over a tile index several arrays with the same constants, which the compiler unrolls.
+#![allow(clippy::needless_range_loop)]
 
 use half::{bf16, f16};
 use tailrace_types::WeightType;
