@@ -50,10 +50,7 @@ impl Pool {
     pub fn oversubscribed(workers: usize) -> std::io::Result<Self> {
         let workers = workers.max(1);
         let spins = if workers > cores() { 0 } else { SPINS };
-        let mut pool = Pool {
-            shared: Arc::new(Shared::new(workers, spins)),
-            threads: Vec::with_capacity(workers - 1),
-        };
+        let mut pool = Pool { shared: Arc::new(Shared::new(workers, spins)), threads: Vec::with_capacity(workers - 1) };
         for index in 1..workers {
             let shared = Arc::clone(&pool.shared);
             let name = format!("cpu-{index}");
@@ -79,10 +76,7 @@ impl Pool {
         shared.claimed.store(0, Ordering::Relaxed);
         shared.arrived.store(0, Ordering::Relaxed);
         shared.failed.store(false, Ordering::Relaxed);
-        let job = Job {
-            call: call::<F>,
-            body: (&raw const body).cast(),
-        };
+        let job = Job { call: call::<F>, body: (&raw const body).cast() };
         let others = shared.workers as u32 - 1;
         if others > 0 {
             shared.running.set(others);

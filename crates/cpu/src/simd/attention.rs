@@ -55,8 +55,7 @@ impl HeadShape {
 
     /// `f32` values of scratch that [`leaf_partials`] and [`fold_leaf`] need for each thread.
     pub const fn scratch_floats(&self) -> usize {
-        CELLS * (self.dk + self.dv.next_multiple_of(LANES))
-            + BLOCK_ROWS * (CELLS + self.record_floats())
+        CELLS * (self.dk + self.dv.next_multiple_of(LANES)) + BLOCK_ROWS * (CELLS + self.record_floats())
     }
 
     /// The cells of the leaf starting at position `leaf_first` that a row at `position` sees.
@@ -222,12 +221,7 @@ lanes_kernel! {
 /// # Safety
 /// `record` is a record of `dv` sums, `out` writable for `dv` values.
 #[inline(always)]
-unsafe fn finish_record_body<L: Lanes>(
-    record: *const f32,
-    sink: Option<f32>,
-    out: *mut f32,
-    dv: usize,
-) {
+unsafe fn finish_record_body<L: Lanes>(record: *const f32, sink: Option<f32>, out: *mut f32, dv: usize) {
     // SAFETY: d < dv.
     unsafe {
         let mut factor = L::splat(1.0);
@@ -299,12 +293,7 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(
-        isa: Isa,
-        shape: &'a HeadShape,
-        queries: &'a Queries<'a>,
-        leaf: &'a Leaf<'a>,
-    ) -> Self {
+    fn new(isa: Isa, shape: &'a HeadShape, queries: &'a Queries<'a>, leaf: &'a Leaf<'a>) -> Self {
         assert_eq!(leaf.k.len(), CELLS * shape.k_type.row_bytes(shape.dk as u32) as usize);
         assert_eq!(leaf.v.len(), CELLS * shape.v_type.row_bytes(shape.dv as u32) as usize);
         let few = queries.positions.len() * shape.group <= TILE_ROWS_MAX;
@@ -313,11 +302,7 @@ impl<'a> Work<'a> {
     }
 
     /// Calls `body` for each block of rows, with K and V unpacked unless they are read directly.
-    fn for_blocks(
-        &self,
-        scratch: &mut [f32],
-        mut body: impl FnMut(&Self, &Block, &mut Areas<'_>),
-    ) {
+    fn for_blocks(&self, scratch: &mut [f32], mut body: impl FnMut(&Self, &Block, &mut Areas<'_>)) {
         let (dk, dvp) = (self.shape.dk, self.shape.dv.next_multiple_of(LANES));
         let (unpacked, rest) = scratch.split_at_mut(CELLS * (dk + dvp));
         let (weights, records) = rest.split_at_mut(BLOCK_ROWS * CELLS);
@@ -350,14 +335,7 @@ impl<'a> Work<'a> {
     }
 
     /// The records of a block of rows.
-    fn partials(
-        &self,
-        block: &Block,
-        k: &[f32],
-        v: &[f32],
-        weights: &mut [f32],
-        records: &mut [f32],
-    ) {
+    fn partials(&self, block: &Block, k: &[f32], v: &[f32], weights: &mut [f32], records: &mut [f32]) {
         let record = self.shape.record_floats();
         reset(self.shape.dv, records);
         let cells = block.panels(0..block.rows);
@@ -402,14 +380,7 @@ impl<'a> Work<'a> {
     }
 
     /// Raw products of a block's rows with the cells `strip`, where a tile of rows sees a panel.
-    fn scores(
-        &self,
-        block: &Block,
-        strip: &Range<usize>,
-        k: &[f32],
-        weights: &mut [f32],
-        ahead: &mut Ahead,
-    ) {
+    fn scores(&self, block: &Block, strip: &Range<usize>, k: &[f32], weights: &mut [f32], ahead: &mut Ahead) {
         let dk = self.shape.dk;
         for tile in block.tiles(self.isa) {
             let cells = overlap(&block.panels(tile.clone()), strip);

@@ -3,6 +3,9 @@
 //! The results have the bits of [`attention_tiles`](super::attention_tiles); only the detour of
 //! unpacked rows through memory is left out, which pays when many rows use them. A decoding row is
 //! bound by the rate at which cells arrive, so the reading runs ahead of the arithmetic.
+// A tile's loops run over several arrays by one index of constant range, which the compiler unrolls
+// into registers.
+#![allow(clippy::needless_range_loop)]
 
 use tailrace_types::KvType;
 
@@ -30,11 +33,7 @@ impl Ahead {
     /// The lines of `first` that lie [`AHEAD`] of its start, then those of `second`.
     pub(super) fn new(first: &[u8], second: &[u8]) -> Self {
         let first = first.get(AHEAD..).unwrap_or_default();
-        Ahead {
-            next: first.as_ptr(),
-            lines: first.len() / LINE,
-            then: (second.as_ptr(), second.len() / LINE),
-        }
+        Ahead { next: first.as_ptr(), lines: first.len() / LINE, then: (second.as_ptr(), second.len() / LINE) }
     }
 
     /// Asks for the next line, if any is left.
@@ -55,14 +54,7 @@ impl Ahead {
 /// `scores[r][cell] = <q[r], K[cell]>` for whole panels of stored K rows, `dk` a multiple of 16.
 ///
 /// `scores` is laid out as by [`dot_panels`](super::attention_tiles::dot_panels).
-pub(super) fn dot_packed(
-    isa: Isa,
-    ty: KvType,
-    q: &[&[f32]],
-    rows: &[u8],
-    scores: &mut [f32],
-    ahead: &mut Ahead,
-) {
+pub(super) fn dot_packed(isa: Isa, ty: KvType, q: &[&[f32]], rows: &[u8], scores: &mut [f32], ahead: &mut Ahead) {
     let dk = q[0].len();
     let count = rows.len() / (LANES * ty.row_bytes(dk as u32) as usize);
     assert!(dk.is_multiple_of(LANES) && q.iter().all(|row| row.len() == dk));

@@ -53,10 +53,7 @@ impl Cache {
             };
             rows.chunks(CELLS * width).map(block).collect()
         };
-        Cache {
-            k: blocks(shape.k_type, shape.dk, keys),
-            v: blocks(shape.v_type, shape.dv, values),
-        }
+        Cache { k: blocks(shape.k_type, shape.dk, keys), v: blocks(shape.v_type, shape.dv, values) }
     }
 
     fn leaves(&self) -> impl Iterator<Item = Leaf<'_>> {
@@ -184,10 +181,12 @@ fn check(shape: HeadShape, cells: usize, positions: &[u32], sink: Option<f32>) {
 
 #[test]
 fn head_sizes_and_types() {
-    for (dk, dv) in [(16, 16), (32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (256, 256)]
-        .into_iter()
-        .chain([(8, 24), (72, 40), (192, 128), (576, 512)])
-    {
+    for (dk, dv) in [(16, 16), (32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (256, 256)].into_iter().chain([
+        (8, 24),
+        (72, 40),
+        (192, 128),
+        (576, 512),
+    ]) {
         for k_type in [KvType::F16, KvType::F32] {
             for v_type in [KvType::F16, KvType::F32] {
                 let scale = 1.0 / (dk as f32).sqrt();

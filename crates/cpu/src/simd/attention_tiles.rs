@@ -5,6 +5,9 @@
 //! - a score is one chain of multiply-adds over the head dimension, in the lane of its cell;
 //! - the sum of weights is 16 lane sums over the cells, then a tree;
 //! - an output element is one chain of multiply-adds over the visible cells, ascending.
+// A tile's loops run over several arrays by one index of constant range, which the compiler unrolls
+// into registers.
+#![allow(clippy::needless_range_loop)]
 
 use half::f16;
 use tailrace_types::KvType;
@@ -89,12 +92,7 @@ lanes_kernel! {
 /// # Safety
 /// `rows` is readable for `16 * count` rows of `dk` values, `to` writable for as many `f32`.
 #[inline(always)]
-unsafe fn k_panels_body<L: Lanes, const F16: bool>(
-    rows: *const u8,
-    count: usize,
-    dk: usize,
-    to: *mut f32,
-) {
+unsafe fn k_panels_body<L: Lanes, const F16: bool>(rows: *const u8, count: usize, dk: usize, to: *mut f32) {
     for panel in 0..count {
         for d in (0..dk).step_by(LANES) {
             let n = (dk - d).min(LANES);
@@ -124,11 +122,7 @@ unsafe fn k_panels_body<L: Lanes, const F16: bool>(
 /// # Safety
 /// The rows are readable.
 #[inline(always)]
-pub(super) unsafe fn load_columns<L: Lanes, const F16: bool>(
-    k: *const u8,
-    first: usize,
-    stride: usize,
-) -> [L; LANES] {
+pub(super) unsafe fn load_columns<L: Lanes, const F16: bool>(k: *const u8, first: usize, stride: usize) -> [L; LANES] {
     // SAFETY: the caller's contract.
     unsafe {
         if F16 {
@@ -181,12 +175,7 @@ lanes_kernel! {
 /// # Safety
 /// `rows` is readable for `count` rows of `dv` values, `to` writable for as many padded rows.
 #[inline(always)]
-unsafe fn v_rows_body<L: Lanes, const F16: bool>(
-    rows: *const u8,
-    count: usize,
-    dv: usize,
-    mut to: *mut f32,
-) {
+unsafe fn v_rows_body<L: Lanes, const F16: bool>(rows: *const u8, count: usize, dv: usize, mut to: *mut f32) {
     for row in 0..count {
         for d in (0..dv).step_by(LANES) {
             // SAFETY: row < count and d < dv.

@@ -37,13 +37,7 @@ lanes_kernel! {
 /// # Safety
 /// `x` and `w` are readable, `out` writable for `n` values; `out` may be `x`.
 #[inline(always)]
-unsafe fn rms_norm_body<L: Lanes>(
-    x: *const f32,
-    w: *const f32,
-    eps: f32,
-    out: *mut f32,
-    n: usize,
-) {
+unsafe fn rms_norm_body<L: Lanes>(x: *const f32, w: *const f32, eps: f32, out: *mut f32, n: usize) {
     // SAFETY: i < n.
     unsafe {
         // Four chains hide the latency of the addition.

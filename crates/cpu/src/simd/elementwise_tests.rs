@@ -102,8 +102,7 @@ fn rope_turns_pairs_and_keeps_the_rest() {
                     Pairing::Half => (j, j + half),
                 };
                 let pairs: Vec<_> = (0..half).map(pair).collect();
-                let angles: Vec<f64> =
-                    frequencies.iter().map(|f| f * f64::from(position)).collect();
+                let angles: Vec<f64> = frequencies.iter().map(|f| f * f64::from(position)).collect();
                 naive::rope(&mut want, &pairs, &angles, 1.25);
                 rope(isa, pairing, &mut got, &table);
                 let what = format!("{isa:?} {pairing:?} {dims} of {head}");
@@ -123,8 +122,7 @@ fn cache_rows_round_like_half() {
             let x = row(n, 9);
             let mut out = vec![0; 2 * n];
             store_f16(isa, &x, &mut out);
-            let want: Vec<u8> =
-                x.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect();
+            let want: Vec<u8> = x.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect();
             assert_eq!(out, want, "{isa:?} n = {n}");
         }
     }

@@ -19,13 +19,8 @@ pub enum IsaLevel {
 
 impl IsaLevel {
     /// Every level, slowest first.
-    pub const ALL: &[IsaLevel] = &[
-        IsaLevel::Portable,
-        IsaLevel::Avx2,
-        IsaLevel::Avx2Vnni,
-        IsaLevel::Avx512,
-        IsaLevel::Avx512Vnni,
-    ];
+    pub const ALL: &[IsaLevel] =
+        &[IsaLevel::Portable, IsaLevel::Avx2, IsaLevel::Avx2Vnni, IsaLevel::Avx512, IsaLevel::Avx512Vnni];
 
     /// The name used on the command line and in reports.
     pub const fn name(self) -> &'static str {
@@ -43,8 +38,7 @@ impl IsaLevel {
     fn is_present(self) -> bool {
         use std::arch::is_x86_feature_detected as has;
         let avx2 = || has!("avx2") && has!("fma") && has!("f16c");
-        let avx512 =
-            || avx2() && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+        let avx512 = || avx2() && has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
         match self {
             IsaLevel::Portable => true,
             IsaLevel::Avx2 => avx2(),

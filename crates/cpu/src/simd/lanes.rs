@@ -249,10 +249,10 @@ pub(crate) unsafe trait Lanes: Copy {
     fn tanh(self) -> Self {
         let c = |x| self.same(x);
         let square = self.mul(self);
-        let p = square.fma(c(-5.704_988_7e-3), c(2.063_908_9e-2));
+        let p = square.fma(c(-5.704_988_7e-3), c(2.063_909e-2));
         let p = p.fma(square, c(-5.373_971_6e-2));
         let p = p.fma(square, c(1.333_144_2e-1));
-        let p = p.fma(square, c(-3.333_328_2e-1));
+        let p = p.fma(square, c(-3.333_328e-1));
         let small = p.mul(square).fma(self, self);
         let e = self.add(self).exp();
         let large = c(1.0).sub(c(2.0).div(e.add(c(1.0))));
@@ -271,7 +271,7 @@ pub(crate) unsafe trait Lanes: Copy {
     #[inline(always)]
     fn gelu_tanh(self) -> Self {
         let c = |x| self.same(x);
-        let minus_2_root_2_over_pi = -1.595_769_1;
+        let minus_2_root_2_over_pi = -1.595_769;
         let inner = self.mul(self).fma(c(0.044_715), c(1.0)).mul(self);
         self.div(c(1.0).add(inner.mul(c(minus_2_root_2_over_pi)).exp()))
     }
@@ -387,10 +387,7 @@ unsafe impl Lanes for PortableLanes {
     #[inline(always)]
     unsafe fn store_f16(self, to: *mut f16) {
         // SAFETY: 16 writable values by contract; the write assumes no alignment.
-        unsafe {
-            to.cast::<[f16; LANES]>()
-                .write_unaligned(self.0.map(f16::from_f32))
-        }
+        unsafe { to.cast::<[f16; LANES]>().write_unaligned(self.0.map(f16::from_f32)) }
     }
 
     #[inline(always)]

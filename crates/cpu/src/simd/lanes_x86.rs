@@ -296,12 +296,7 @@ unsafe fn masks_first(n: usize) -> (__m256i, __m256i) {
     let low = 8 - n.min(8);
     let high = 8 - n.saturating_sub(8).min(8);
     // SAFETY: both offsets are at most 8, so 8 values lie inside the table.
-    unsafe {
-        (
-            _mm256_loadu_si256(MASKS.as_ptr().add(low).cast()),
-            _mm256_loadu_si256(MASKS.as_ptr().add(high).cast()),
-        )
-    }
+    unsafe { (_mm256_loadu_si256(MASKS.as_ptr().add(low).cast()), _mm256_loadu_si256(MASKS.as_ptr().add(high).cast())) }
 }
 
 /// `x * 2^n` in two factors, since 2^n itself may lie outside the normal range.
@@ -375,10 +370,7 @@ unsafe impl Lanes for Avx2Lanes {
         // touched, hence the wrapping addition.
         unsafe {
             let (low, high) = masks_first(n);
-            Avx2Lanes(
-                _mm256_maskload_ps(from, low),
-                _mm256_maskload_ps(from.wrapping_add(8), high),
-            )
+            Avx2Lanes(_mm256_maskload_ps(from, low), _mm256_maskload_ps(from.wrapping_add(8), high))
         }
     }
 
@@ -463,12 +455,7 @@ unsafe impl Lanes for Avx2Lanes {
     #[inline(always)]
     fn fma(self, b: Self, c: Self) -> Self {
         // SAFETY: see the impl.
-        unsafe {
-            Avx2Lanes(
-                _mm256_fmadd_ps(self.0, b.0, c.0),
-                _mm256_fmadd_ps(self.1, b.1, c.1),
-            )
-        }
+        unsafe { Avx2Lanes(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1)) }
     }
 
     #[inline(always)]
@@ -487,12 +474,7 @@ unsafe impl Lanes for Avx2Lanes {
     fn round(self) -> Self {
         const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
         // SAFETY: see the impl.
-        unsafe {
-            Avx2Lanes(
-                _mm256_round_ps::<NEAREST>(self.0),
-                _mm256_round_ps::<NEAREST>(self.1),
-            )
-        }
+        unsafe { Avx2Lanes(_mm256_round_ps::<NEAREST>(self.0), _mm256_round_ps::<NEAREST>(self.1)) }
     }
 
     #[inline(always)]
@@ -507,10 +489,7 @@ unsafe impl Lanes for Avx2Lanes {
         unsafe {
             let low = _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, bound.0);
             let high = _mm256_cmp_ps::<_CMP_LT_OQ>(self.1, bound.1);
-            Avx2Lanes(
-                _mm256_blendv_ps(otherwise.0, then.0, low),
-                _mm256_blendv_ps(otherwise.1, then.1, high),
-            )
+            Avx2Lanes(_mm256_blendv_ps(otherwise.0, then.0, low), _mm256_blendv_ps(otherwise.1, then.1, high))
         }
     }
 
