@@ -4,6 +4,7 @@ mod common;
 
 use std::alloc::System;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use common::*;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -25,7 +26,9 @@ struct Watch {
     inner: NullExecutor,
     submissions: u64,
     region: Option<Region<'static, System>>,
+    /// The first message says that the engine waits for `go`, the second what was counted.
     seen: Sender<usize>,
+    go: Receiver<()>,
 }
 
 impl Executor for Watch {
@@ -35,12 +38,15 @@ impl Executor for Watch {
 
     fn submit(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
         self.submissions += 1;
+        if self.submissions == 1 {
+            let _ = self.seen.send(0);
+            let _ = self.go.recv();
+        }
         if self.submissions == WARM {
             self.region = Some(Region::new(ALLOCATOR));
         }
         if let Some(region) = self.region.take_if(|_| self.submissions == WARM + WATCHED) {
             let change = region.change();
-            // The test that reads it may have failed already.
             let _ = self.seen.send(change.allocations + change.reallocations);
         }
         self.inner.submit(submission)
@@ -59,11 +65,6 @@ impl Executor for Watch {
     }
 }
 
-fn watch(inner: NullExecutor) -> (Watch, Receiver<usize>) {
-    let (seen, counts) = channel();
-    (Watch { inner, submissions: 0, region: None, seen }, counts)
-}
-
 #[test]
 fn decoding_and_prefill_do_not_allocate() {
     // A window of two blocks: the tail is read and blocks come and go, but no extent grows while it is watched.
@@ -73,14 +74,20 @@ fn decoding_and_prefill_do_not_allocate() {
     for (limits, sampling) in
         [(&resident, SamplingParams::greedy()), (&resident, penalties), (&spilled, SamplingParams::default())]
     {
-        let (watch, counts) = watch(executor(&[Reach::Sliding(64), Reach::Global], limits, NullLoader::default()));
-        let handle = start_on(watch);
+        let ((seen, counts), (start, go)) = (channel(), channel());
+        let inner = executor(&[Reach::Sliding(64), Reach::Global], limits, NullLoader::default());
+        let handle = start_on(Watch { inner, submissions: 0, region: None, seen, go });
+        // The first wait of a thread on a channel allocates: this one's, and the test harness's meanwhile.
+        counts.recv_timeout(Duration::from_millis(50)).expect_err("nothing was submitted");
         let request = |seed, tokens| Request { sampling: sampling.clone(), ..greedy(prompt(seed, tokens), 1000) };
         let submit = |request| handle.submit(request).expect("it can run");
         let short = submit(request(1, 700));
         let other = submit(request(2, 40));
         // Its prompt is computed in chunks all the while.
         let long = submit(request(3, 4000));
+        // This thread has waited before, and has all its requests out: from here on it allocates nothing.
+        counts.recv().expect("the engine runs");
+        start.send(()).expect("the engine waits");
         let allocations = counts.recv().expect("the engine runs");
         assert_eq!(allocations, 0, "{sampling:?}");
         for generation in [short, other, long] {
