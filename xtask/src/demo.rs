@@ -20,7 +20,8 @@ pub struct Args {
 
 const MODEL: &str = "smollm2-135m";
 const CONTEXT: u32 = 5120;
-const QUESTION: &str = "\n\nQuestion: What is the name of the lighthouse keeper?\nAnswer: The name of the lighthouse keeper is";
+const QUESTION: &str =
+    "\n\nQuestion: What is the name of the lighthouse keeper?\nAnswer: The name of the lighthouse keeper is";
 
 /// What the document says near its beginning, thousands of tokens before the question.
 const FACT: &str = "The lighthouse keeper's name is Tobias Wren. He has a blue boat called Juniper.";
@@ -85,7 +86,12 @@ impl Args {
         describe(&plan, document_tokens, resident, cap);
 
         let handle = drive::start(&model, &limits, &cpu, false)?;
-        let request = Request { max_tokens: 12, sampling: SamplingParams::greedy(), stop: vec![".".to_owned()], ..Request::new(prompt) };
+        let request = Request {
+            max_tokens: 12,
+            sampling: SamplingParams::greedy(),
+            stop: vec![".".to_owned()],
+            ..Request::new(prompt)
+        };
         print!("{}", QUESTION.trim_start());
         let mut answer = String::new();
         for event in handle.submit(request)? {

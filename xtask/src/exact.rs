@@ -9,9 +9,7 @@ use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use tailrace_device::kv::{Home, StepPlan};
 use tailrace_device::plan::{AttentionShape, DeviceSizes, Plan};
-use tailrace_device::{
-    DeviceError, Executor, HighWater, LoadOptions, Loader, Submission, Traffic, WeightFile,
-};
+use tailrace_device::{DeviceError, Executor, HighWater, LoadOptions, Loader, Submission, Traffic, WeightFile};
 use tailrace_engine::{Handle, OpenModel};
 use tailrace_plan::Limits;
 use tailrace_types::{Bytes, TokenId, WeightType};
@@ -215,7 +213,8 @@ impl Check {
 
 /// At least `tokens` tokens of English-looking text that no two places repeat.
 fn text(model: &OpenModel, tokens: usize) -> Result<Vec<TokenId>> {
-    const SUBJECTS: [&str; 7] = ["The miller", "A clerk", "My sister", "The old dam", "Their engineer", "Nobody", "The river"];
+    const SUBJECTS: [&str; 7] =
+        ["The miller", "A clerk", "My sister", "The old dam", "Their engineer", "Nobody", "The river"];
     const VERBS: [&str; 6] = ["measured", "forgot", "painted", "carried away", "described", "sold"];
     const OBJECTS: [&str; 8] =
         ["the gate", "a ledger", "three barrels", "the water", "an iron wheel", "the map", "every lamp", "the bridge"];

@@ -10,6 +10,7 @@ use clap::Parser;
 enum Command {
     Tidy(xtask::tidy::Args),
     Model(xtask::model::Args),
+    Bench(xtask::bench::Args),
     Demo(xtask::demo::Args),
     Exact(xtask::exact::Args),
     Reference(xtask::reference::Args),
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Tidy(args) => args.run(),
         Command::Model(args) => args.run(),
+        Command::Bench(args) => args.run(),
         Command::Demo(args) => args.run(),
         Command::Exact(args) => args.run(),
         Command::Reference(args) => args.run(),

@@ -217,7 +217,8 @@ mod tests {
 
     #[test]
     fn flags_of_llama_cpp() {
-        let cli = parse(&["plan", "-m", "x.gguf", "-ub", "64", "-np=2", "-ctk", "f32", "-c", "100", "--vram-target", "1G"]);
+        let cli =
+            parse(&["plan", "-m", "x.gguf", "-ub", "64", "-np=2", "-ctk", "f32", "-c", "100", "--vram-target", "1G"]);
         let Command::Plan(plan) = cli.unwrap().command else { panic!("plan") };
         assert_eq!((plan.model.ubatch_size, plan.model.parallel), (64, 2));
         assert_eq!((plan.model.cache_type_k, plan.model.cache_type_v), (KvType::F32, KvType::F16));

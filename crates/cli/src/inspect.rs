@@ -21,7 +21,14 @@ pub(crate) fn run(args: &InspectArgs) -> Result<()> {
         *count += 1;
         *bytes += tensor.bytes;
         if args.tensors {
-            writeln!(out, "{:<40} {:<8} {:?} {} bytes", escape(tensor.name.as_bytes()), tensor.ty.name(), tensor.shape(), tensor.bytes)?;
+            writeln!(
+                out,
+                "{:<40} {:<8} {:?} {} bytes",
+                escape(tensor.name.as_bytes()),
+                tensor.ty.name(),
+                tensor.shape(),
+                tensor.bytes
+            )?;
         }
     }
     let total: u64 = file.tensors().iter().map(|t| t.bytes).sum();
@@ -30,7 +37,14 @@ pub(crate) fn run(args: &InspectArgs) -> Result<()> {
         writeln!(out, "  {name:<8} {count:>5} tensors {:>12}", Bytes(bytes).to_string())?;
     }
     match tailrace_models::read(&file) {
-        Ok(model) => writeln!(out, "{}: {} layers, width {}, trained for {} tokens", model.arch, model.spec.blocks.len(), model.spec.width, model.spec.context)?,
+        Ok(model) => writeln!(
+            out,
+            "{}: {} layers, width {}, trained for {} tokens",
+            model.arch,
+            model.spec.blocks.len(),
+            model.spec.width,
+            model.spec.context
+        )?,
         Err(error) => writeln!(out, "not runnable: {error}")?,
     }
     out.flush()?;

@@ -39,7 +39,8 @@ pub(crate) fn resolve(args: &ModelArgs, spec: &ModelSpec, logit_rows: u32) -> Re
         Some(_) => {}
         None => {
             limits.context_cells = Plan::default_context(spec, &limits, &loader)?;
-            let why = if limits.context_cells < spec.context { "what the host can hold" } else { "what it was trained for" };
+            let why =
+                if limits.context_cells < spec.context { "what the host can hold" } else { "what it was trained for" };
             notes.push(format!("context {} tokens: {why}", limits.context_cells));
         }
     }

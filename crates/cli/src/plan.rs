@@ -28,7 +28,10 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
 /// The plan as text: cells, then the memory table.
 pub(crate) fn describe(plan: &Plan) -> String {
     let limits = &plan.limits;
-    let mut text = format!("context {} cells, {} sequence(s), chunks of {}\n", limits.context_cells, limits.sequences, limits.chunk);
+    let mut text = format!(
+        "context {} cells, {} sequence(s), chunks of {}\n",
+        limits.context_cells, limits.sequences, limits.chunk
+    );
     if plan.cache.spills {
         text += &format!(
             "window {} cells in prefill, {} in decode; tail up to {} cells\n",

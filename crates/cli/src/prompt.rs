@@ -33,7 +33,10 @@ fn stdin() -> Result<String> {
 fn decode(bytes: Vec<u8>, what: &str) -> Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
-        anyhow::anyhow!("{what} is not UTF-8: byte {:#04x} at offset {offset}; convert it to UTF-8", error.as_bytes()[offset])
+        anyhow::anyhow!(
+            "{what} is not UTF-8: byte {:#04x} at offset {offset}; convert it to UTF-8",
+            error.as_bytes()[offset]
+        )
     })
 }
 

@@ -81,7 +81,9 @@ pub(crate) fn stream(
                 out.write_all(text.as_bytes())?;
                 out.flush()?;
             }
-            Some(Some(Event::PrefillProgress { done, total })) => progress.show("prefill", done as f32 / total.max(1) as f32),
+            Some(Some(Event::PrefillProgress { done, total })) => {
+                progress.show("prefill", done as f32 / total.max(1) as f32)
+            }
             Some(Some(Event::Done { reason, stats })) => {
                 progress.clear();
                 return Ok((reason, stats));

@@ -42,7 +42,9 @@ impl Session {
         let cells = plan.cache.sequence_cells;
         if prompt_tokens > cells as usize {
             let needed = prompt_tokens as u64 * args.parallel as u64;
-            bail!("the prompt has {prompt_tokens} tokens, the context holds {cells}; use -c {needed} or a shorter prompt");
+            bail!(
+                "the prompt has {prompt_tokens} tokens, the context holds {cells}; use -c {needed} or a shorter prompt"
+            );
         }
         if verbose {
             eprint!("{}", plan::describe(&plan));

@@ -34,7 +34,10 @@ mod tests {
         assert_eq!(parse("512k"), Ok(512 << 10));
         assert_eq!(parse("1.5G"), Ok(3 << 29));
         assert_eq!(parse("4097B"), Ok(4097));
-        assert_eq!(parse(" 2 MiB"), Err("' 2 MiB' is no size; write for example 900 (MiB), 512K, 1.5G or 4096B".into()));
+        assert_eq!(
+            parse(" 2 MiB"),
+            Err("' 2 MiB' is no size; write for example 900 (MiB), 512K, 1.5G or 4096B".into())
+        );
     }
 
     #[test]

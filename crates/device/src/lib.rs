@@ -96,7 +96,8 @@ pub trait Executor: Send {
 
     /// Makes the transfers that come before, computes the rows and stores their cells, makes those that come after.
     ///
-    /// A submission without rows makes transfers only.
+    /// A submission without rows makes transfers only. With [`DeviceError::OutOfMemory`] the rows were computed, but the system
+    /// refused an extent of the tail: none of the step's extents is there, and none of its copies to the host counts.
     ///
     /// The residual stream of the rows is kept until the next submission, for [`Executor::logits`].
     fn submit(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError>;

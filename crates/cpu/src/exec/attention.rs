@@ -129,7 +129,8 @@ impl Op<'_> {
     fn stage(&self, home: Home, slot: usize) -> *mut u8 {
         let machine = self.context.machine;
         let bytes = self.cache.block_bytes;
-        let from = machine.memory.home_block(&machine.plan, self.cache, home).expect("the step plan names live extents");
+        let from =
+            machine.memory.home_block(&machine.plan, self.cache, home).expect("the step plan names live extents");
         let to = machine.memory.ring_slot(&machine.plan, slot);
         // SAFETY: both are whole blocks; the slot belongs to this worker until the next barrier or its next stage.
         unsafe { std::ptr::copy_nonoverlapping(from, to, bytes as usize) };
@@ -168,6 +169,7 @@ impl Op<'_> {
     }
 
     /// This worker's scratch.
+    #[allow(clippy::mut_from_ref)]
     fn scratch(&self) -> &mut [f32] {
         let floats = self.shape.scratch_floats();
         let base = self.scratch.at(0).cast::<f32>();
@@ -176,6 +178,7 @@ impl Op<'_> {
     }
 
     /// Records `range` of the carry, which is `[kv_head][row][group]` in prefill and `[row][head]` in decode.
+    #[allow(clippy::mut_from_ref)]
     fn records(&self, range: Range<usize>) -> &mut [f32] {
         let record = self.shape.record_floats();
         let base = self.carry.at(0).cast::<f32>();
@@ -343,6 +346,7 @@ impl Op<'_> {
     }
 
     /// Records `range` of a row's partials, which are `[leaf of the batch][head]`.
+    #[allow(clippy::mut_from_ref)]
     fn partials(&self, row: usize, range: Range<usize>) -> &mut [f32] {
         let record = self.shape.record_floats();
         let base = self.partials.as_ref().expect("decode has partials").at(row).cast::<f32>();

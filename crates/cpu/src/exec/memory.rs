@@ -68,13 +68,21 @@ pub(super) struct Memory {
     ring: Arena,
     workspace: Arena,
     head: Arena,
-    extents: Vec<Option<Arena>>,
+    extents: Vec<Option<Extent>>,
     /// One more than the largest core frame that was ever handed out.
     frames_used: AtomicU32,
     /// Most bytes of the workspace, head, sliding and ring rows in use at once.
     used: [AtomicU64; 4],
-    extents_live: u32,
-    extents_most: u32,
+    /// Blocks of the tail whose memory was written, now and at most.
+    host_blocks: u32,
+    host_blocks_most: u32,
+}
+
+/// A part of the tail. Blocks are filled in order, so those that were written are its first.
+#[derive(Debug)]
+struct Extent {
+    arena: Arena,
+    written: u32,
 }
 
 /// The rows whose use is tracked in bytes.
@@ -95,8 +103,8 @@ impl Memory {
             extents: (0..plan.cache.extents_max).map(|_| None).collect(),
             frames_used: AtomicU32::new(0),
             used: Default::default(),
-            extents_live: 0,
-            extents_most: 0,
+            host_blocks: 0,
+            host_blocks_most: 0,
         })
     }
 
@@ -151,13 +159,18 @@ impl Memory {
     }
 
     /// One layer's block in host memory: extents are `[layer][block]`.
-    pub(super) fn host_block(&self, plan: &Plan, layer: &LayerCache, block: HostBlockId) -> Result<*mut u8, DeviceError> {
+    pub(super) fn host_block(
+        &self,
+        plan: &Plan,
+        layer: &LayerCache,
+        block: HostBlockId,
+    ) -> Result<*mut u8, DeviceError> {
         let CachePlace::Frames { offset } = layer.place else { panic!("a sliding layer has no tail") };
         let each = plan.cache.extent_blocks;
         let extent = self.extents.get((block.0 / each) as usize).and_then(Option::as_ref);
         let extent = extent.ok_or(DeviceError::Misuse("a block of an extent that is not there"))?;
         let at = each as u64 * offset + (block.0 % each) as u64 * layer.block_bytes;
-        Ok(extent.at(at, layer.block_bytes))
+        Ok(extent.arena.at(at, layer.block_bytes))
     }
 
     /// One layer's block wherever it is.
@@ -172,18 +185,27 @@ impl Memory {
     pub(super) fn grow(&mut self, plan: &Plan, extent: ExtentId) -> Result<(), DeviceError> {
         let bytes = plan.cache.extent_blocks as u64 * plan.cache.frame_bytes;
         let place = self.extents.get_mut(extent.0 as usize).ok_or(DeviceError::Misuse("an extent past the limit"))?;
-        *place = Some(Arena::new(bytes, "the tail")?);
-        self.extents_live += 1;
-        self.extents_most = self.extents_most.max(self.extents_live);
+        *place = Some(Extent { arena: Arena::new(bytes, "the tail")?, written: 0 });
         Ok(())
     }
 
     /// Gives an extent back.
     pub(super) fn shrink(&mut self, extent: ExtentId) -> Result<(), DeviceError> {
         let place = self.extents.get_mut(extent.0 as usize).and_then(Option::take);
-        place.ok_or(DeviceError::Misuse("an extent that is not there was given back"))?;
-        self.extents_live -= 1;
+        let extent = place.ok_or(DeviceError::Misuse("an extent that is not there was given back"))?;
+        self.host_blocks -= extent.written;
         Ok(())
+    }
+
+    /// Says that a block of the tail was written.
+    pub(super) fn note_host_block(&mut self, plan: &Plan, block: HostBlockId) {
+        let each = plan.cache.extent_blocks;
+        if let Some(extent) = self.extents.get_mut((block.0 / each) as usize).and_then(Option::as_mut) {
+            let written = extent.written.max(block.0 % each + 1);
+            self.host_blocks += written - extent.written;
+            extent.written = written;
+            self.host_blocks_most = self.host_blocks_most.max(self.host_blocks);
+        }
     }
 
     /// Says that a program ran with `rows` rows.
@@ -206,11 +228,8 @@ impl Memory {
             RowKind::Weights => plan.weights.last().map_or(0, |w| w.offset + w.bytes),
             RowKind::Window => frames.min(cache.window_frames) as u64 * cache.frame_bytes,
             RowKind::Landing => frames.saturating_sub(cache.window_frames) as u64 * cache.frame_bytes,
-            RowKind::Tail => self.extents_most as u64 * cache.extent_blocks as u64 * cache.frame_bytes,
-            _ => TRACKED
-                .iter()
-                .position(|&k| k == kind)
-                .map_or(0, |i| self.used[i].load(Ordering::Relaxed)),
+            RowKind::Tail => self.host_blocks_most as u64 * cache.frame_bytes,
+            _ => TRACKED.iter().position(|&k| k == kind).map_or(0, |i| self.used[i].load(Ordering::Relaxed)),
         }
     }
 }

@@ -79,7 +79,8 @@ impl Loader for CpuLoader {
         load::weights(&plan, &memory, &mut pool, weights, progress)?;
         let frequencies = load::frequencies(&plan, weights)?;
         let step = Step::with_capacity(&plan);
-        let machine = Machine { plan, memory, isa: self.isa, frequencies, poison: options.poison, tail_read: AtomicU64::new(0) };
+        let machine =
+            Machine { plan, memory, isa: self.isa, frequencies, poison: options.poison, tail_read: AtomicU64::new(0) };
         Ok(Box::new(CpuExecutor { machine, pool, step, traffic: Traffic::default() }))
     }
 }
@@ -169,7 +170,13 @@ impl Step {
             self.homes.extend_from_slice(cache.homes(segment));
         }
         let first_position = sequence.first_cell;
-        self.views.push(View { slot: sequence.slot, first_row, rows, first_position, homes: first_home..self.homes.len() });
+        self.views.push(View {
+            slot: sequence.slot,
+            first_row,
+            rows,
+            first_position,
+            homes: first_home..self.homes.len(),
+        });
         Ok(())
     }
 }

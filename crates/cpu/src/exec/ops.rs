@@ -2,7 +2,9 @@
 
 use tailrace_device::Row;
 use tailrace_device::plan::spec::Activation;
-use tailrace_device::plan::{BufferId, CachePlace, Content, Gain, Inputs, LayerId, Op, Product, Program, WeightForm, WeightId};
+use tailrace_device::plan::{
+    BufferId, CachePlace, Content, Gain, Inputs, LayerId, Op, Product, Program, WeightForm, WeightId,
+};
 use tailrace_types::{BLOCK_CELLS, KvType, ROW_GROUP};
 
 use super::attention::{self, Buffers};
@@ -99,7 +101,9 @@ impl Context<'_> {
             &Op::Embed { table, scale, dst } => self.embed(table, scale, dst),
             &Op::Norm { src, gain, dst } => self.norm(src, gain, dst),
             Op::MatMul { src, products, dst, accumulate } => self.mat_mul(*src, products, *dst, *accumulate),
-            &Op::RopeStore { layer, qkv, q_norm, k_norm, table } => self.rope_store(layer, qkv, (q_norm, k_norm), table),
+            &Op::RopeStore { layer, qkv, q_norm, k_norm, table } => {
+                self.rope_store(layer, qkv, (q_norm, k_norm), table)
+            }
             &Op::Attention { layer, qkv, dst, carry, partials, scratch } => {
                 attention::run(self, layer, Buffers { qkv, dst, carry, partials, scratch });
             }

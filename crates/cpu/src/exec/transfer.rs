@@ -7,7 +7,8 @@ use tailrace_types::{FrameId, KvType, SlotId};
 
 use super::memory::Memory;
 
-/// Makes `transfers`, in order.
+/// Makes `transfers`, in order. If the system refuses memory for a `Grow`, what grew before it is given back and what was to
+/// shrink still does.
 pub(super) fn run(
     memory: &mut Memory,
     plan: &Plan,
@@ -15,12 +16,18 @@ pub(super) fn run(
     poison: bool,
     traffic: &mut Traffic,
 ) -> Result<(), DeviceError> {
-    for &transfer in transfers {
+    for (i, &transfer) in transfers.iter().enumerate() {
         match transfer {
-            Transfer::Grow { extent } => memory.grow(plan, extent)?,
+            Transfer::Grow { extent } => {
+                if let Err(refusal) = memory.grow(plan, extent) {
+                    undo_growth(memory, transfers.split_at(i))?;
+                    return Err(refusal);
+                }
+            }
             Transfer::Shrink { extent } => memory.shrink(extent)?,
             Transfer::Clean { from, to } => {
                 copy(memory, plan, Home::Frame(from), Home::Host(to))?;
+                memory.note_host_block(plan, to);
                 traffic.tail_written_bytes += plan.cache.frame_bytes;
             }
             Transfer::Fetch { from, to } => {
@@ -35,6 +42,20 @@ pub(super) fn run(
             }
             Transfer::Fresh { frame } => zero_values(memory, plan, frame),
             Transfer::CopyRing { from, to } => copy_ring(memory, plan, from, to),
+        }
+    }
+    Ok(())
+}
+
+fn undo_growth(memory: &mut Memory, (made, left): (&[Transfer], &[Transfer])) -> Result<(), DeviceError> {
+    for transfer in made {
+        if let Transfer::Grow { extent } = *transfer {
+            memory.shrink(extent)?;
+        }
+    }
+    for transfer in left {
+        if let Transfer::Shrink { extent } = *transfer {
+            memory.shrink(extent)?;
         }
     }
     Ok(())
