@@ -141,11 +141,7 @@ impl Engine {
             extent_bytes: frame_bytes * u64::from(extent_blocks),
         };
         let rows = limits.chunk.max(limits.sequences) as usize;
-        let mut kv_config = KvConfig::of(plan);
-        if frame_bytes == 0 {
-            // Without a layer of global reach the plan has no frames; the cache still counts blocks, which cost nothing.
-            kv_config.core_frames = plan.cache.sequence_blocks * limits.sequences;
-        }
+        let kv_config = KvConfig::of(plan);
         Ok(Engine {
             step: StepPlan::with_capacity(&kv_config),
             cache: KvCache::new(kv_config)?,

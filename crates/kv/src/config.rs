@@ -57,11 +57,16 @@ impl KvConfig {
     /// The sizes that a plan has decided.
     pub fn of(plan: &Plan) -> Self {
         let (limits, cache) = (&plan.limits, &plan.cache);
+        // Without a layer of global reach there are no frames; blocks are still counted, which costs nothing.
+        let core_frames = match cache.frame_bytes {
+            0 => cache.sequence_blocks * limits.sequences,
+            _ => cache.core_frames(),
+        };
         let sliding = |s: SlidingPlan| Sliding { window: s.window_cells, ring_blocks: s.ring_blocks };
         KvConfig {
             slots: limits.sequences,
             context_cells: cache.sequence_cells,
-            core_frames: cache.core_frames(),
+            core_frames,
             overlay_frames: cache.overlay_frames,
             landing_frames: cache.landing_frames,
             extent_blocks: cache.extent_blocks,

@@ -21,8 +21,8 @@ use super::ops::Context;
 use super::{LEAF_BATCH, View, transfer};
 use crate::simd::attention::{self as kernels, HeadShape, Leaf, Queries};
 
-/// Query rows, heads of a group counted, that a prefill work item carries over the leaves.
-const TILE_ROWS: usize = 96;
+/// Query rows, heads of a group counted, that a prefill work item carries over the leaves: K and V are unpacked once for them.
+const TILE_ROWS: usize = 192;
 
 /// Bytes of scratch of one worker.
 pub(super) fn worker_scratch_bytes(shape: &AttentionShape) -> u64 {

@@ -16,10 +16,10 @@ use crate::simd::matmul::{Columns, Epilogue, Weights, matmul_f32, matmul_q8};
 use crate::simd::quantize::{Q8Rows, quantize_row};
 use crate::simd::unpack::unpack_row;
 
-/// Bytes of packed weights that a worker claims at least, so that claims stay rare beside the work.
+/// Bytes of packed weights that are worth a claim, so that claims stay rare beside the work.
 const CLAIM_BYTES: usize = 64 << 10;
 
-/// Pieces of a matrix for each worker at least, where it is large enough: uneven cores even out.
+/// Pieces of a matrix for each worker at most: uneven cores even out.
 const CLAIMS_PER_WORKER: usize = 8;
 
 /// Which arena a program's buffers are in.
@@ -193,11 +193,12 @@ impl Context<'_> {
 
     fn mat_mul(&self, src: Inputs, products: &[Product], dst: BufferId, accumulate: bool) {
         let dst = self.rows_of(dst);
+        // As many pieces as divide evenly among the workers, each of them worth a claim; kernels take groups in pairs.
         let pieces = |weights: &Weights<'_>| {
-            let group_bytes = weights.group_bytes();
-            let fair = weights.groups() / (self.worker.count() * CLAIMS_PER_WORKER);
-            let each = fair.max(CLAIM_BYTES / group_bytes).max(1);
-            (each, weights.groups().div_ceil(each))
+            let (groups, workers) = (weights.groups(), self.worker.count());
+            let rounds = (groups * weights.group_bytes() / (workers * CLAIM_BYTES)).clamp(1, CLAIMS_PER_WORKER);
+            let each = groups.div_ceil(workers * rounds).next_multiple_of(2);
+            (each, groups.div_ceil(each))
         };
         let total = products.iter().map(|p| pieces(&self.matrix(p.weight)).1).sum();
         while let Some(mut item) = self.worker.claim(total) {
