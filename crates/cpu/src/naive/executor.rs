@@ -1,0 +1,201 @@
+//! The oracle: a plan, run op by op with the naive kernels.
+//!
+//! It holds the same arenas as any device, buffers at the plan's offsets and blocks at the cache's, so it also checks that
+//! buffers which share bytes do not live at the same time, and that transfers bring what attention needs. Its own are only
+//! the formats that a plan leaves to the device: weights lie as the file has them, and a quantised row holds the values that
+//! its blocks stand for, as f64, in which they are exact.
+
+use tailrace_device::kv::{Phase, StepPlan};
+use tailrace_device::plan::{
+    AttentionShape, BufferId, DeviceSizes, MemoryRow, Op, Plan, Program, RowKind, Weight, WeightForm,
+};
+use tailrace_device::{DeviceError, Executor, HighWater, LoadOptions, Loader, Row, Submission, Traffic, WeightFile};
+use tailrace_types::WeightType;
+
+use super::memory::{Arena, Memory, NAN_BYTE};
+use super::ops::{Model, Run};
+use super::rope::inverse_frequencies;
+
+/// Makes executors that compute with the naive kernels, on one thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NaiveLoader;
+
+impl DeviceSizes for NaiveLoader {
+    fn matrix_bytes(&self, ty: WeightType, rows: u64, cols: u64) -> u64 {
+        ty.block().bytes_of(rows * cols).expect("the model's tensors were checked to be whole blocks")
+    }
+
+    fn q8_row_bytes(&self, cols: u64) -> u64 {
+        cols * size_of::<f64>() as u64
+    }
+
+    /// Attention is one softmax: there are no partials. The buffers are there, and are never used.
+    fn partial_elements(&self, shape: &AttentionShape) -> u64 {
+        u64::from(shape.heads)
+    }
+
+    fn attention_scratch_bytes(&self, _shape: &AttentionShape) -> u64 {
+        0
+    }
+
+    fn leaf_batch(&self) -> u32 {
+        1
+    }
+
+    /// Blocks of the tail are read where they are.
+    fn ring_slots(&self) -> u32 {
+        0
+    }
+}
+
+impl Loader for NaiveLoader {
+    fn load(
+        &self,
+        plan: Plan,
+        weights: &dyn WeightFile,
+        options: LoadOptions,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Box<dyn Executor>, DeviceError> {
+        let memory = Memory::new(&plan)?;
+        let frequencies = plan.ropes.iter().map(|rope| {
+            let factors = rope.factors.as_ref().map(|factors| weights.values(factors)).transpose()?;
+            Ok(inverse_frequencies(rope, factors.as_deref()))
+        });
+        let frequencies = frequencies.collect::<Result<_, DeviceError>>()?;
+        let weights = plan.weights.iter().map(|weight| read(weights, weight)).collect::<Result<_, _>>()?;
+        progress(1.0);
+        let model = Model { plan, weights, frequencies, poison: options.poison };
+        let (rows, logits) = (Vec::new(), Vec::new());
+        Ok(Box::new(NaiveExecutor { model, memory, phase: Phase::Prefill, rows, logits, traffic: Traffic::default() }))
+    }
+}
+
+/// A weight's bytes.
+fn read(file: &dyn WeightFile, weight: &Weight) -> Result<Vec<u8>, DeviceError> {
+    let bytes = match weight.form {
+        WeightForm::Matrix => file.rows(&weight.slice, 0, weight.slice.rows)?.into_owned(),
+        WeightForm::Vector => file.values(&weight.slice)?.iter().flat_map(|x| x.to_le_bytes()).collect(),
+    };
+    match bytes.len() as u64 == weight.bytes {
+        true => Ok(bytes),
+        false => Err(DeviceError::Weights("a weight of another size than planned".to_owned())),
+    }
+}
+
+struct NaiveExecutor {
+    model: Model,
+    memory: Memory,
+    /// Of the last submission.
+    phase: Phase,
+    rows: Vec<Row>,
+    logits: Vec<f32>,
+    traffic: Traffic,
+}
+
+impl NaiveExecutor {
+    fn program(&self) -> &Program {
+        match self.phase {
+            Phase::Prefill => &self.model.plan.prefill,
+            Phase::Decode => &self.model.plan.decode,
+        }
+    }
+
+    /// A submission's rows must be those that its step plan appends.
+    fn check(&self, cache: &StepPlan) -> Result<(), DeviceError> {
+        let appended = cache.sequences.iter().enumerate().flat_map(|(view, sequence)| {
+            let positions = sequence.first_cell..sequence.first_cell + sequence.cells;
+            positions.map(move |position| (view as u32, position))
+        });
+        let vocab = self.model.plan.vocab;
+        if self.rows.len() > self.program().rows as usize {
+            Err(DeviceError::Misuse("more rows than the plan's bucket holds"))
+        } else if self.rows.iter().any(|row| row.token.0 >= vocab) {
+            Err(DeviceError::Misuse("a token past the vocabulary"))
+        } else if !appended.eq(self.rows.iter().map(|row| (row.view, row.position))) {
+            Err(DeviceError::Misuse("rows and views do not match"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Runs the body over the rows of the submission.
+    fn compute(&mut self, cache: &StepPlan) -> Result<(), DeviceError> {
+        let NaiveExecutor { model, memory, rows, .. } = self;
+        let program = match self.phase {
+            Phase::Prefill => &model.plan.prefill,
+            Phase::Decode => &model.plan.decode,
+        };
+        if model.poison {
+            // Overlay frames lie over the workspace of a prefill: whatever was in them is lost.
+            memory.bytes_mut((Arena::Workspace, 0..program.bytes as usize))?.fill(NAN_BYTE);
+        }
+        Run { model, memory, program, arena: Arena::Workspace, rows, cache }.run()
+    }
+}
+
+impl Executor for NaiveExecutor {
+    fn plan(&self) -> &Plan {
+        &self.model.plan
+    }
+
+    fn submit(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
+        let Submission { phase, rows, cache } = *submission;
+        self.phase = phase;
+        self.rows = rows.to_vec();
+        self.check(cache)?;
+        let Model { plan, poison, .. } = &self.model;
+        self.memory.transfer(plan, &cache.before, *poison, &mut self.traffic)?;
+        if !rows.is_empty() {
+            self.compute(cache)?;
+            self.traffic.tail_read_bytes += cache.tail_reads.len() as u64 * self.model.plan.cache.frame_bytes;
+        }
+        let Model { plan, poison, .. } = &self.model;
+        self.memory.transfer(plan, &cache.after, *poison, &mut self.traffic)
+    }
+
+    fn logits(&mut self, rows: &[u32]) -> Result<&[f32], DeviceError> {
+        if rows.len() > self.model.plan.limits.logit_rows as usize {
+            return Err(DeviceError::Misuse("more logit rows than the plan holds"));
+        }
+        if rows.iter().any(|&row| row as usize >= self.rows.len()) {
+            return Err(DeviceError::Misuse("logits of a row that was not computed"));
+        }
+        let body = self.program();
+        let stream = body.ops.iter().find_map(|op| match op {
+            Op::Embed { dst, .. } => Some(body.buffer(*dst).clone()),
+            _ => None,
+        });
+        let stream = stream.ok_or(DeviceError::Misuse("a body without an embedding"))?;
+        let (head, bytes) = (&self.model.plan.head, stream.row_bytes as usize);
+        let gathered = head.buffer(BufferId(0)).offset as usize;
+        for (i, &row) in rows.iter().enumerate() {
+            let (from, to) = (stream.offset as usize + row as usize * bytes, gathered + i * bytes);
+            let values = self.memory.bytes((Arena::Workspace, from..from + bytes))?.to_vec();
+            self.memory.bytes_mut((Arena::Head, to..to + bytes))?.copy_from_slice(&values);
+        }
+        let wanted: Vec<Row> = rows.iter().map(|&row| self.rows[row as usize]).collect();
+        let (model, memory, cache) = (&self.model, &mut self.memory, &StepPlan::default());
+        let mut run = Run { model, memory, program: head, arena: Arena::Head, rows: &wanted, cache };
+        run.run()?;
+        self.logits = run.last_buffer()?;
+        Ok(&self.logits)
+    }
+
+    fn high_water(&self) -> Vec<HighWater> {
+        let cache = &self.model.plan.cache;
+        let extent_bytes = u64::from(cache.extent_blocks) * cache.frame_bytes;
+        let of = |row: &MemoryRow| {
+            let used_bytes = match row.kind {
+                RowKind::Tail => self.memory.extents_most() as u64 * extent_bytes,
+                // What an arena of the device is used for is not tracked: it is there as a whole.
+                _ => row.bytes(),
+            };
+            HighWater { kind: row.kind, used_bytes, row_bytes: row.bytes() }
+        };
+        self.model.plan.memory.rows.iter().map(of).collect()
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+}
