@@ -1,7 +1,9 @@
 //! The command line: collected first, then raised once to limits.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tailrace_plan::{ActivationType, Limits};
 use tailrace_types::KvType;
@@ -37,18 +39,51 @@ const SHORT_NAMES: [(&str, &str); 5] = [
     ("-sys", "--system"),
 ];
 
+/// More of those, which have no counterpart here. Read as one letter and its value they would be misunderstood.
+const FOREIGN_NAMES: [&str; 24] = [
+    "-ngl", "-fa", "-tb", "-mg", "-sm", "-ts", "-cnv", "-no-cnv", "-st", "-sysf", "-bf", "-nkvo", "-ot", "-md", "-cb",
+    "-mu", "-mv", "-cmoe", "-ncmoe", "-fit", "-ptc", "-sp", "-nr", "-mli",
+];
+
+/// Flags whose value is any text, also one that looks like a flag.
+const TEXT_FLAGS: [&str; 8] =
+    ["-p", "--prompt", "-r", "--reverse-prompt", "-sys", "--system", "--system-prompt", "--logit-bias"];
+
 /// The arguments with multi-letter short flags (`-ub 256`, `-ub=256`) replaced by their long names.
-pub(crate) fn with_long_names(args: impl Iterator<Item = std::ffi::OsString>) -> Vec<std::ffi::OsString> {
-    let long = |arg: std::ffi::OsString| {
-        let Some(text) = arg.to_str() else { return arg };
+///
+/// # Errors
+///
+/// A flag of llama.cpp that is not known here.
+pub(crate) fn with_long_names(args: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, String> {
+    let mut is_text = false;
+    let long = |arg: OsString| {
+        let was_text = std::mem::replace(&mut is_text, arg.to_str().is_some_and(|arg| TEXT_FLAGS.contains(&arg)));
+        let Some(text) = arg.to_str().filter(|_| !was_text) else {
+            is_text &= !was_text;
+            return Ok(arg);
+        };
         let (name, value) = text.split_once('=').map_or((text, None), |(n, v)| (n, Some(v)));
-        match (SHORT_NAMES.iter().find(|(short, _)| *short == name), value) {
+        if FOREIGN_NAMES.contains(&name) {
+            return Err(format!(
+                "{name} is a flag of llama.cpp without a counterpart here; leave it out, or see --help"
+            ));
+        }
+        Ok(match (SHORT_NAMES.iter().find(|(short, _)| *short == name), value) {
             (Some((_, long)), None) => (*long).into(),
             (Some((_, long)), Some(value)) => format!("{long}={value}").into(),
             (None, _) => arg,
-        }
+        })
     };
     args.map(long).collect()
+}
+
+/// A usage error in one line: without the synopsis, with its tips.
+pub(crate) fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let parts = text.split("\n\n").map(str::trim).filter(|part| !part.is_empty() && !part.starts_with("Usage:"));
+    let parts = parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    let line = parts.collect::<Vec<_>>().join("; ");
+    line.strip_prefix("error: ").map(str::to_owned).unwrap_or(line)
 }
 
 /// Which model, and how much of everything it may use.
@@ -57,7 +92,7 @@ pub(crate) struct ModelArgs {
     /// Model file (GGUF); of a split model the first part.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) model: PathBuf,
-    /// Context in tokens, all sequences together. Default: what the model was trained for, or what the host can hold.
+    /// Context in tokens, all sequences together. 0, the default: what the model was trained for, or what the host can hold.
     #[arg(short, long = "ctx-size", value_name = "TOKENS")]
     pub(crate) context: Option<u32>,
     /// Cap on device memory: bare numbers are MiB; K, M, G. On the CPU absent means no cap.
@@ -113,7 +148,7 @@ fn kv_type(text: &str) -> Result<KvType, String> {
 #[derive(Debug, Args)]
 pub(crate) struct SamplingArgs {
     /// Temperature; 0 always takes the likeliest token.
-    #[arg(long, value_name = "T", default_value_t = 0.8, allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", default_value_t = 0.8, alias = "temperature", allow_negative_numbers = true)]
     pub(crate) temp: f32,
     /// Keep the K likeliest tokens; 0 keeps all.
     #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
@@ -143,7 +178,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "BIAS", allow_hyphen_values = true)]
     pub(crate) logit_bias: Vec<String>,
     /// Stop before this text. May be repeated.
-    #[arg(short = 'r', long = "reverse-prompt", value_name = "TEXT")]
+    #[arg(short = 'r', long = "reverse-prompt", value_name = "TEXT", allow_hyphen_values = true, value_parser = NonEmptyStringValueParser::new())]
     pub(crate) stop: Vec<String>,
 }
 
@@ -154,13 +189,13 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     /// The prompt.
-    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
     pub(crate) prompt: Option<String>,
     /// File that holds the prompt; - is standard input.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// Tokens to generate at most; -1 until the model ends or the context is full.
-    #[arg(short = 'n', long = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    #[arg(short = 'n', long = "predict", alias = "n-predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     pub(crate) predict: i64,
     /// Go on past the model's end-of-text tokens.
     #[arg(long)]
@@ -168,7 +203,7 @@ pub(crate) struct RunArgs {
     /// Write the summary as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) stats: Option<PathBuf>,
-    /// Print the memory table and the rates of every stage.
+    /// Print the memory table before the run.
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
@@ -180,10 +215,10 @@ pub(crate) struct ChatArgs {
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     /// System message [-sys].
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", alias = "system-prompt", allow_hyphen_values = true)]
     pub(crate) system: Option<String>,
     /// Tokens of an answer at most; -1 until the model ends it.
-    #[arg(short = 'n', long = "predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    #[arg(short = 'n', long = "predict", alias = "n-predict", value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     pub(crate) predict: i64,
 }
 
@@ -212,7 +247,40 @@ mod tests {
 
     fn parse(args: &[&str]) -> Result<Cli, clap::Error> {
         let args = ["tailrace"].iter().chain(args).map(|s| (*s).into());
-        Cli::try_parse_from(with_long_names(args))
+        Cli::try_parse_from(with_long_names(args).expect("flags that are known here"))
+    }
+
+    #[test]
+    fn flags_of_llama_cpp_that_are_foreign() {
+        let names = |args: &[&str]| with_long_names(args.iter().map(Into::into));
+        for args in [&["-ngl", "99"][..], &["-fa=on"], &["-p", "hi", "-no-cnv"]] {
+            let error = names(args).unwrap_err();
+            assert!(error.contains("flag of llama.cpp"), "{error}");
+        }
+        // Text is not looked at, and its value ends there.
+        assert_eq!(names(&["-p", "-ub", "-ub", "3"]).unwrap(), ["-p", "-ub", "--ubatch-size", "3"]);
+        assert_eq!(names(&["-p", "-p", "-ub", "3"]).unwrap(), ["-p", "-p", "--ubatch-size", "3"]);
+        assert_eq!(names(&["-sys", "-fa"]).unwrap(), ["--system", "-fa"]);
+    }
+
+    #[test]
+    fn text_may_begin_with_a_dash() {
+        let cli = parse(&["run", "-m", "x", "-p", "- item", "-r", "--"]).unwrap();
+        let Command::Run(run) = cli.command else { panic!("run") };
+        assert_eq!((run.prompt.as_deref(), &run.sampling.stop[..]), (Some("- item"), &["--".to_owned()][..]));
+    }
+
+    #[test]
+    fn usage_errors_are_one_line() {
+        for (args, says) in [
+            (&["run", "-p", "a"][..], "--model <FILE>"),
+            (&["run", "-m", "x", "--topp", "1"], "--top-p"),
+            (&["run", "-m", "x", "-r", ""], "--reverse-prompt"),
+            (&["plan", "-m", "x", "--activations", "f99"], "possible values: auto, f32"),
+        ] {
+            let line = one_line(&parse(args).unwrap_err());
+            assert!(line.contains(says) && !line.contains('\n') && !line.contains("Usage"), "{line}");
+        }
     }
 
     #[test]

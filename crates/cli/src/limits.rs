@@ -31,16 +31,20 @@ pub(crate) fn resolve(args: &ModelArgs, spec: &ModelSpec, logit_rows: u32) -> Re
         window_cells: args.kv_window,
         ..Limits::new(args.context.unwrap_or(spec.context))
     };
-    match args.context {
-        Some(cells) if cells / args.parallel.max(1) > spec.context => notes.push(format!(
+    let trained = u64::from(spec.context) * u64::from(args.parallel);
+    match args.context.filter(|&cells| cells > 0) {
+        Some(cells) if u64::from(cells) > trained => notes.push(format!(
             "warning: the model was trained for {} tokens of context; beyond them (-c {cells}) it may answer badly",
             spec.context
         )),
         Some(_) => {}
         None => {
             limits.context_cells = Plan::default_context(spec, &limits, &loader)?;
-            let why =
-                if limits.context_cells < spec.context { "what the host can hold" } else { "what it was trained for" };
+            let why = if u64::from(limits.context_cells) < trained {
+                "what the host can hold"
+            } else {
+                "what it was trained for"
+            };
             notes.push(format!("context {} tokens: {why}", limits.context_cells));
         }
     }

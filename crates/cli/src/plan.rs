@@ -1,12 +1,14 @@
 //! `tailrace plan`: what a run would occupy.
 
-use anyhow::Result;
+use std::io::{self, Write};
+
+use anyhow::{Context, Result};
 use serde_json::json;
 use tailrace_gguf::Gguf;
 use tailrace_plan::{Plan, Room};
 
 use crate::args::PlanArgs;
-use crate::limits;
+use crate::{limits, stderr};
 
 pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let file = Gguf::open(&args.model.model)?;
@@ -14,15 +16,13 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let logit_rows = args.model.parallel;
     let mut resolved = limits::resolve(&args.model, &model.spec, logit_rows)?;
     let plan = limits::plan(&model.spec, &mut resolved)?;
-    for line in model.warnings.iter().chain(&resolved.notes) {
-        eprintln!("{line}");
+    for warning in &model.warnings {
+        stderr::note(format_args!("warning: {warning}"));
     }
-    if args.json {
-        println!("{:#}", to_json(&plan));
-    } else {
-        print!("{}", describe(&plan));
-    }
-    Ok(())
+    resolved.notes.iter().for_each(stderr::note);
+    let text = if args.json { format!("{:#}\n", to_json(&plan)) } else { describe(&plan) };
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to standard output")
 }
 
 /// The plan as text: cells, then the memory table.

@@ -3,7 +3,8 @@
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use tailrace_gguf::escape;
 
 use crate::args::RunArgs;
 
@@ -19,7 +20,7 @@ pub(crate) fn read(args: &RunArgs) -> Result<String> {
 }
 
 fn file(path: &Path) -> Result<String> {
-    let name = path.display();
+    let name = escape(path.as_os_str().as_encoded_bytes());
     let bytes = std::fs::read(path).with_context(|| format!("cannot read the prompt file {name}"))?;
     decode(bytes, &format!("the prompt file {name}"))
 }
@@ -33,10 +34,7 @@ fn stdin() -> Result<String> {
 fn decode(bytes: Vec<u8>, what: &str) -> Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
-        anyhow::anyhow!(
-            "{what} is not UTF-8: byte {:#04x} at offset {offset}; convert it to UTF-8",
-            error.as_bytes()[offset]
-        )
+        anyhow!("{what} is not UTF-8: byte {:#04x} at offset {offset}; convert it to UTF-8", error.as_bytes()[offset])
     })
 }
 

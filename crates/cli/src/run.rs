@@ -1,30 +1,33 @@
 //! `tailrace run`: continues a prompt.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use tailrace_engine::{DoneReason, Event, Generation, Request, Stats};
+use anyhow::{Context, Result, ensure};
+use tailrace_engine::{DoneReason, Request};
+use tailrace_gguf::escape;
 
 use crate::args::RunArgs;
-use crate::session::{Progress, Session};
+use crate::generate::{self, generate};
+use crate::session::{Prompt, Session};
 use crate::summary::Summary;
-use crate::{interrupt, prompt, sampling};
+use crate::{interrupt, prompt, sampling, stderr};
 
-/// How often a generation looks whether Ctrl-C was pressed.
-pub(crate) const POLL: Duration = Duration::from_millis(50);
-
-pub(crate) fn run(args: &RunArgs) -> Result<()> {
+/// Whether the text came to its end; otherwise it was interrupted.
+pub(crate) fn run(args: &RunArgs) -> Result<bool> {
     let text = prompt::read(args)?;
-    let max_tokens = max_tokens(args.predict)?;
-    let sampling = sampling::params(&args.sampling)?;
-    let stats_file = args.stats.as_deref().map(create).transpose()?;
+    let max_tokens = generate::max_tokens(args.predict)?;
     let model = Session::open(&args.model.model)?;
+    let sampling = sampling::params(&args.sampling, model.spec().vocab)?;
     let tokens = model.tokenizer.encode(&text, true, true);
-    // The last token of each sequence is all that `run` needs logits of.
-    let session = Session::start(model, &args.model, args.model.parallel, tokens.len(), args.verbose)?;
+    ensure!(
+        !tokens.is_empty(),
+        "the prompt is empty, and this model has no beginning-of-text token to start from; give one with -p TEXT or -f FILE"
+    );
+    let stats_file = args.stats.as_deref().map(create).transpose()?;
+    let prompt = Prompt { tokens: tokens.len(), max_tokens };
+    let session = Session::start(model, &args.model, Some(prompt), args.verbose)?;
     interrupt::install()?;
     let request = Request {
         max_tokens,
@@ -33,67 +36,60 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
         stop_at_eog: !args.ignore_eos,
         ..Request::new(tokens)
     };
-    let mut generation = session.handle.submit(request)?;
-    let outcome = stream(&mut generation, &mut io::stdout().lock(), session.progress());
+    let mut stdout = io::stdout().lock();
+    let mut last = None;
+    let outcome = generate(&session, request, &mut |text| {
+        last = text.bytes().next_back().or(last);
+        stdout.write_all(text.as_bytes())?;
+        stdout.flush()
+    })?;
+    if wants_newline(last, stdout.is_terminal()) && outcome.result.is_ok() {
+        writeln!(stdout)?;
+    }
     // Whatever happened, what was produced is on standard output; the summary says how far it got.
-    let summary = Summary::new(&session, outcome.as_ref().map_or(Stats::default(), |(_, stats)| *stats))?;
-    eprintln!("{summary}");
+    let summary = Summary::new(&session, outcome.stats)?;
+    stderr::line(&summary);
     if let Some((mut file, path)) = stats_file {
-        writeln!(file, "{:#}", summary.to_json()).with_context(|| format!("cannot write {}", path.display()))?;
+        writeln!(file, "{:#}", summary.to_json()).with_context(|| cannot_write(path))?;
     }
     session.handle.stop();
-    match outcome?.0 {
-        DoneReason::Cancelled => bail!("interrupted"),
-        DoneReason::Context if max_tokens > 0 => {
-            eprintln!("tailrace: stopped at the end of the context ({} tokens)", session.plan.cache.sequence_cells);
-            Ok(())
+    match outcome.result? {
+        DoneReason::Cancelled => {
+            stderr::note("interrupted");
+            Ok(false)
         }
-        _ => Ok(()),
+        DoneReason::Context => {
+            let cells = session.plan.cache.sequence_cells;
+            stderr::note(format_args!("stopped at the end of the context ({cells} tokens)"));
+            Ok(true)
+        }
+        DoneReason::Eog | DoneReason::MaxTokens | DoneReason::StopString => Ok(true),
     }
 }
 
-/// Tokens to generate at most.
-pub(crate) fn max_tokens(predict: i64) -> Result<u32> {
-    match predict {
-        -1 => Ok(u32::MAX),
-        n => u32::try_from(n).with_context(|| format!("-n {n}: give a number of tokens, or -1 for no limit")),
-    }
+/// In a terminal, text and summary must not share a line; anywhere else standard output is the text alone.
+fn wants_newline(last: Option<u8>, terminal: bool) -> bool {
+    terminal && last.is_some_and(|byte| byte != b'\n')
 }
 
 fn create(path: &Path) -> Result<(File, &Path)> {
-    let file = File::create(path).with_context(|| format!("cannot write the statistics file {}", path.display()))?;
+    let file = File::create(path).with_context(|| cannot_write(path))?;
     Ok((file, path))
 }
 
-/// Writes the text of a generation to `out` as it comes; Ctrl-C cancels.
-pub(crate) fn stream(
-    generation: &mut Generation,
-    out: &mut impl Write,
-    mut progress: Progress,
-) -> Result<(DoneReason, Stats)> {
-    loop {
-        if interrupt::take() {
-            generation.cancel();
-        }
-        match generation.receive_timeout(POLL) {
-            Some(Some(Event::Token { text, .. })) => {
-                progress.clear();
-                out.write_all(text.as_bytes())?;
-                out.flush()?;
-            }
-            Some(Some(Event::PrefillProgress { done, total })) => {
-                progress.show("prefill", done as f32 / total.max(1) as f32)
-            }
-            Some(Some(Event::Done { reason, stats })) => {
-                progress.clear();
-                return Ok((reason, stats));
-            }
-            Some(Some(Event::Error(error))) => {
-                progress.clear();
-                return Err(error.into());
-            }
-            Some(Some(Event::Logits { .. } | Event::Rewound { .. })) | Some(None) => {}
-            None => bail!("the engine ended without a word"),
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write the statistics file {}", escape(path.as_os_str().as_encoded_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wants_newline;
+
+    #[test]
+    fn only_open_lines_of_a_terminal_are_ended() {
+        assert!(wants_newline(Some(b'x'), true));
+        for (last, terminal) in [(Some(b'\n'), true), (None, true), (Some(b'x'), false), (None, false)] {
+            assert!(!wants_newline(last, terminal));
         }
     }
 }

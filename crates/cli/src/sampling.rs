@@ -1,14 +1,18 @@
 //! Sampling flags as parameters.
 
-use anyhow::{Context, Result};
-use tailrace_engine::SamplingParams;
+use anyhow::{Context, Result, anyhow};
+use tailrace_engine::{SamplingError, SamplingParams};
 use tailrace_types::TokenId;
 
 use crate::args::SamplingArgs;
 
-/// The parameters that the flags ask for; the engine checks their ranges.
-pub(crate) fn params(args: &SamplingArgs) -> Result<SamplingParams> {
-    Ok(SamplingParams {
+/// The parameters that the flags ask for, for a vocabulary of `vocab` tokens.
+///
+/// # Errors
+///
+/// A value out of its range; the flag is named.
+pub(crate) fn params(args: &SamplingArgs, vocab: u32) -> Result<SamplingParams> {
+    let params = SamplingParams {
         temperature: args.temp,
         top_k: u32::try_from(args.top_k).unwrap_or(0),
         top_p: args.top_p,
@@ -19,7 +23,23 @@ pub(crate) fn params(args: &SamplingArgs) -> Result<SamplingParams> {
         frequency_penalty: args.frequency_penalty,
         seed: u64::try_from(args.seed).ok(),
         logit_bias: args.logit_bias.iter().map(|text| bias(text)).collect::<Result<_>>()?,
-    })
+    };
+    params.validate(vocab).map_err(in_flags)?;
+    Ok(params)
+}
+
+/// The error in the words of the command line.
+fn in_flags(error: SamplingError) -> anyhow::Error {
+    match error {
+        SamplingError::OutOfRange { name, value, range } => {
+            let flag = if name == "temperature" { "temp".to_owned() } else { name.replace('_', "-") };
+            anyhow!("--{flag} {value}: it must be {range}")
+        }
+        SamplingError::BiasedToken { token, vocab } => {
+            anyhow!("--logit-bias names token {token}; those of this model are 0 to {}", vocab.saturating_sub(1))
+        }
+        other => other.into(),
+    }
 }
 
 /// `ID+VALUE` or `ID-VALUE`.

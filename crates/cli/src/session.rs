@@ -1,53 +1,63 @@
 //! A model that is open, planned, loaded and ready.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use tailrace_device::LoadOptions;
-use tailrace_engine::{Handle, OpenModel};
-use tailrace_plan::Plan;
+use tailrace_engine::{EngineError, Handle, OpenModel};
+use tailrace_plan::{Plan, RowKind};
+use tailrace_types::Bytes;
 
 use crate::args::ModelArgs;
-use crate::{limits, plan};
+use crate::{limits, plan, stderr};
 
 pub(crate) struct Session {
     pub(crate) handle: Handle,
     pub(crate) plan: Plan,
 }
 
+/// What a context must have room for.
+#[derive(Clone, Copy)]
+pub(crate) struct Prompt {
+    /// Tokens of the prompt.
+    pub(crate) tokens: usize,
+    /// Tokens to generate at most.
+    pub(crate) max_tokens: u32,
+}
+
+/// Room that is suggested for an answer of no given length, in tokens.
+const ANSWER_TOKENS: u32 = 256;
+
 impl Session {
     /// Reads everything of a model but its weights.
     pub(crate) fn open(path: &Path) -> Result<OpenModel> {
         let model = tailrace_engine::open(path)?;
-        for warning in &model.warnings {
-            eprintln!("tailrace: {warning}");
-        }
+        Self::warn(&model);
         Ok(model)
     }
 
-    /// Plans, refuses a prompt of `prompt_tokens` that the context cannot hold, and loads.
-    pub(crate) fn start(
-        model: OpenModel,
-        args: &ModelArgs,
-        logit_rows: u32,
-        prompt_tokens: usize,
-        verbose: bool,
-    ) -> Result<Session> {
-        let mut resolved = limits::resolve(args, model.spec(), logit_rows)?;
+    /// Says what a user should know of a model.
+    pub(crate) fn warn(model: &OpenModel) {
+        for warning in &model.warnings {
+            stderr::note(format_args!("warning: {warning}"));
+        }
+    }
+
+    /// Plans, refuses a prompt that the context cannot hold, and loads. Everybody needs the logits of last tokens alone.
+    pub(crate) fn start(model: OpenModel, args: &ModelArgs, prompt: Option<Prompt>, verbose: bool) -> Result<Session> {
+        let mut resolved = limits::resolve(args, model.spec(), args.parallel)?;
         let plan = limits::plan(model.spec(), &mut resolved)?;
-        for note in &resolved.notes {
-            eprintln!("tailrace: {note}");
-        }
         let cells = plan.cache.sequence_cells;
-        if prompt_tokens > cells as usize {
-            let needed = prompt_tokens as u64 * args.parallel as u64;
-            bail!(
-                "the prompt has {prompt_tokens} tokens, the context holds {cells}; use -c {needed} or a shorter prompt"
-            );
+        if let Some(Prompt { tokens, max_tokens }) = prompt
+            && tokens > cells as usize
+        {
+            let needed = (tokens as u64 + u64::from(max_tokens.min(ANSWER_TOKENS))) * u64::from(args.parallel);
+            bail!("the prompt has {tokens} tokens, the context holds {cells}; use -c {needed} or a shorter prompt");
         }
+        resolved.notes.iter().for_each(stderr::note);
         if verbose {
-            eprint!("{}", plan::describe(&plan));
+            stderr::print(plan::describe(&plan));
         }
         let mut progress = Progress::new();
         let mut show = |fraction| progress.show("loading", fraction);
@@ -56,8 +66,17 @@ impl Session {
         Ok(Session { handle, plan })
     }
 
-    pub(crate) fn progress(&self) -> Progress {
-        Progress::new()
+    /// A failure of the engine, with what would help.
+    pub(crate) fn explain(&self, error: EngineError) -> anyhow::Error {
+        let (tail, host) = (self.plan.memory.bytes(RowKind::Tail), self.plan.limits.host_bytes_max);
+        match error {
+            EngineError::HostFull(_) if tail > host => anyhow!(
+                "the tail has used up its limit of {} of host memory, and a full context needs {}; raise --host-mem, or lower -c",
+                Bytes(host),
+                Bytes(tail)
+            ),
+            other => other.into(),
+        }
     }
 }
 
@@ -77,9 +96,7 @@ impl Progress {
     pub(crate) fn show(&mut self, what: &str, fraction: f32) {
         let percent = (fraction * 100.0) as u32;
         if self.terminal && self.shown != Some(percent) {
-            eprint!("\r{what} {percent:>3} %\x1b[K");
-            // Progress that cannot be shown is no reason to stop.
-            let _ = std::io::stderr().flush();
+            stderr::print(format_args!("\r{what} {percent:>3} %\x1b[K"));
             self.shown = Some(percent);
         }
     }
@@ -87,7 +104,7 @@ impl Progress {
     /// Takes the line away.
     pub(crate) fn clear(&mut self) {
         if self.shown.take().is_some() {
-            eprint!("\r\x1b[K");
+            stderr::print("\r\x1b[K");
         }
     }
 }

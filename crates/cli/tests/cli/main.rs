@@ -1,0 +1,8 @@
+//! The binary as its users meet it: what it prints where, and how it ends.
+
+mod bad_input;
+mod cap;
+mod chat;
+mod common;
+mod plan;
+mod run;
