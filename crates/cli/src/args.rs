@@ -82,7 +82,7 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let parts = text.split("\n\n").map(str::trim).filter(|part| !part.is_empty() && !part.starts_with("Usage:"));
     let parts = parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
-    let line = parts.collect::<Vec<_>>().join("; ");
+    let line = parts.collect::<Vec<_>>().join("; ").replace("For more information, try '--help'.", "try --help");
     line.strip_prefix("error: ").map(str::to_owned).unwrap_or(line)
 }
 

@@ -51,10 +51,18 @@ pub(crate) fn resolve(args: &ModelArgs, spec: &ModelSpec, logit_rows: u32) -> Re
     Ok(Resolved { limits, loader, notes })
 }
 
-/// The plan, with a note where the host cannot hold the whole tail.
+/// The plan, with notes where this machine cannot hold all of it.
 pub(crate) fn plan(spec: &ModelSpec, resolved: &mut Resolved) -> Result<Plan> {
     let plan = Plan::new(spec, &resolved.limits, &resolved.loader)?;
     let (tail, host) = (plan.memory.bytes(RowKind::Tail), resolved.limits.host_bytes_max);
+    let (device, available) = (plan.memory.device_bytes(), available_bytes());
+    if resolved.limits.device_bytes_max.is_none() && device > available {
+        resolved.notes.push(format!(
+            "warning: a full context needs {}, and {} are available; lower -c, or set a cap with --vram-target",
+            Bytes(device),
+            Bytes(available)
+        ));
+    }
     if tail > 0 {
         resolved.notes.push(format!("host memory for the tail: up to {} of {}", Bytes(tail.min(host)), Bytes(host)));
     }

@@ -63,6 +63,21 @@ fn the_least_cap_starts_and_a_byte_less_does_not() {
 }
 
 #[test]
+fn more_memory_than_there_is_is_said() {
+    let model = largest();
+    let args = ["plan", "-m", &model, "-c", "1000000000"];
+    let without = tailrace(&args).ok();
+    assert!(without.stderr.contains("476.84 GiB, and"), "{}", without.stderr);
+    assert!(without.stderr.contains("set a cap with --vram-target"), "{}", without.stderr);
+    let with = tailrace(&[&args[..], &["--vram-target", "100"]].concat()).ok();
+    assert!(
+        !with.stderr.contains("set a cap") && with.stderr.contains("raise --host-mem or lower -c"),
+        "{}",
+        with.stderr
+    );
+}
+
+#[test]
 fn inspect_prints_metadata_and_tensors() {
     let model = largest();
     let short = tailrace(&["inspect", "-m", &model]).ok();
