@@ -17,8 +17,7 @@ impl Random {
 }
 
 /// Values that sizes, counts and offsets go wrong with.
-const EXTREMES: [u64; 10] =
-    [0, 1, 2, 31, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 1 << 40, i64::MAX as u64, u64::MAX];
+const EXTREMES: [u64; 10] = [0, 1, 2, 31, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 1 << 40, i64::MAX as u64, u64::MAX];
 
 fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
     // Headers are where structure is; tensor data may hold anything.

@@ -18,7 +18,7 @@
 //! | bits    | 64    | one vector; bit `q` of a byte belongs to quad `q`                                |
 //!
 //! Scales and minima are stored as in the file, but transposed: 16 rows of one kind are consecutive.
-//! [`layout`] has the offsets. Float types are stored as `[K][16]`.
+//! `layout` has the offsets. Float types are stored as `[K][16]`.
 
 mod codes;
 pub(crate) mod layout;
