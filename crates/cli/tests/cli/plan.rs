@@ -1,5 +1,12 @@
 //! `tailrace plan`.
 
+use std::fs::File;
+use std::io::Write;
+use std::time::Duration;
+
+use tailrace_gguf::{Gguf, Writer};
+use tempfile::TempDir;
+
 use crate::common::{largest, model, number, tailrace};
 
 #[test]
@@ -75,6 +82,55 @@ fn more_memory_than_there_is_is_said() {
         "{}",
         with.stderr
     );
+}
+
+/// How much wider the feed-forward part of [`vast_model`] is than that of the golden model.
+const WIDER: u64 = 1 << 17;
+
+/// The header of a golden model with a far wider feed-forward part, and a hole where its weights belong.
+fn vast_model(file: &mut File) {
+    let gguf = Gguf::open(largest()).expect("a golden model");
+    let mut metadata = gguf.metadata().clone();
+    let ffn = 96 * WIDER;
+    metadata.insert("qwen3.feed_forward_length", ffn as u32);
+    // The writer pads to the alignment. A note of the right length leaves it nothing to pad.
+    let keys = |note: usize| {
+        let mut writer = Writer::with_metadata(metadata.clone());
+        writer.set("general.note", "x".repeat(note).as_str()).to_bytes()
+    };
+    let mut header = (0..64).map(keys).find(|bytes| {
+        let note = bytes.iter().rev().take_while(|&&byte| byte == b'x').count();
+        keys(note + 1).len() > bytes.len()
+    });
+    let header = header.as_mut().expect("a length that needs no padding");
+    header[8..16].copy_from_slice(&(gguf.tensors().len() as u64).to_le_bytes());
+    let mut offset = 0u64;
+    for tensor in gguf.tensors() {
+        let shape: Vec<u64> = tensor.shape().iter().map(|&len| if len == 96 { ffn } else { len }).collect();
+        header.extend((tensor.name.len() as u64).to_le_bytes());
+        header.extend(tensor.name.as_bytes());
+        header.extend((shape.len() as u32).to_le_bytes());
+        header.extend(shape.iter().flat_map(|len| len.to_le_bytes()));
+        header.extend((tensor.ty as u32).to_le_bytes());
+        header.extend(offset.to_le_bytes());
+        let bytes = tensor.ty.block().bytes_of(shape.iter().product()).expect("whole blocks");
+        offset += bytes.next_multiple_of(32);
+    }
+    header.resize(header.len().next_multiple_of(32), 0);
+    file.write_all(header).expect("a file");
+    file.set_len(header.len() as u64 + offset).expect("a sparse file");
+}
+
+#[test]
+fn weights_are_not_read() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("vast.gguf");
+    vast_model(&mut File::create(&path).expect("a file"));
+    let started = std::time::Instant::now();
+    let plan = tailrace(&["plan", "--json", "-m", path.to_str().expect("UTF-8"), "-c", "4096"]).ok().json();
+    let weights = plan["rows"].as_array().and_then(|rows| rows.iter().find(|row| row["name"] == "weights"));
+    assert!(number(weights.expect("weights"), "bytes") > 9 << 30, "{plan}");
+    assert!(started.elapsed() < Duration::from_secs(2), "10 GB take longer to read than {:?}", started.elapsed());
 }
 
 #[test]
