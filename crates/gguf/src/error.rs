@@ -89,7 +89,9 @@ pub enum Fault {
         len: u64,
     },
     /// A count that the file cannot hold, or above the reader's cap.
-    #[error("claims {count} {field}, and at most {max} are possible here: the file is damaged")]
+    #[error(
+        "claims {count} {field}, and at most {max} are possible here: the file is truncated or damaged; download it again"
+    )]
     Count {
         /// What is counted.
         field: String,

@@ -147,7 +147,12 @@ impl Step {
             self.add_view(cache, index)?;
         }
         let viewed: usize = self.views.iter().map(|v| v.rows).sum();
-        if viewed != self.rows.len() || (self.phase == Phase::Prefill && self.views.len() > 1) {
+        // Prefill is rows of one sequence, decode one row of each.
+        let shaped = match self.phase {
+            Phase::Prefill => self.views.len() <= 1,
+            Phase::Decode => self.views.iter().all(|v| v.rows == 1),
+        };
+        if viewed != self.rows.len() || !shaped {
             return Err(DeviceError::Misuse("rows and views do not match"));
         }
         Ok(())
