@@ -236,11 +236,11 @@ fn robust(case: &Case, reference: &Run, steps: &[Step], name: &str) -> bool {
 /// Over steps with a common prefix, and tokens that both runs list: our and the native run's distance from f32 weights.
 fn compare(exact: &Run, native: &Run, steps: &[Step], ours: &mut Statistics, theirs: &mut Statistics) {
     let common = exact.output_tokens.iter().zip(&native.output_tokens).take_while(|(a, b)| a == b).count();
-    for i in 0..(common + 1).min(steps.len()) {
-        for &(token, _, expected) in &exact.top5[i] {
-            if let Some(&(_, _, native)) = native.top5[i].iter().find(|t| t.0 == token) {
+    for ((step, exact), native) in steps.iter().zip(&exact.top5).zip(&native.top5).take(common + 1) {
+        for &(token, _, expected) in exact {
+            if let Some(&(_, _, native)) = native.iter().find(|t| t.0 == token) {
                 theirs.add(native - expected);
-                ours.add(steps[i].of(token) - expected);
+                ours.add(step.of(token) - expected);
             }
         }
     }
