@@ -6,6 +6,15 @@ use std::ptr::NonNull;
 
 use tailrace_device::DeviceError;
 
+/// How the pages of an arena are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// All of them, again and again: large pages save most TLB misses of a pass over the weights.
+    Dense,
+    /// As they are needed, here and there: a large page would hold memory that nobody asked for.
+    Sparse,
+}
+
 /// A run of pages. Pages that were never touched cost nothing.
 ///
 /// Workers write disjoint parts of an arena at the same time, so an arena hands out raw pointers; who dereferences them
@@ -23,7 +32,7 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     /// `bytes` of zeros for `what`, or the system's refusal.
-    pub(crate) fn new(bytes: u64, what: &'static str) -> Result<Self, DeviceError> {
+    pub(crate) fn new(bytes: u64, what: &'static str, pages: Pages) -> Result<Self, DeviceError> {
         let refused = || DeviceError::OutOfMemory { what, bytes };
         let len = usize::try_from(bytes).map_err(|_| refused())?;
         if len == 0 {
@@ -44,9 +53,13 @@ impl Arena {
             return Err(refused());
         }
         let base = NonNull::new(base.cast::<u8>()).ok_or_else(refused)?;
-        // Large pages save most TLB misses of a pass over the weights; a refusal costs only that.
+        let advice = match pages {
+            Pages::Dense => libc::MADV_HUGEPAGE,
+            Pages::Sparse => libc::MADV_NOHUGEPAGE,
+        };
+        // Advice that the system does not take costs time or memory, nothing else.
         // SAFETY: the range is the mapping made above.
-        unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        unsafe { libc::madvise(base.as_ptr().cast(), len, advice) };
         Ok(Arena { base, bytes: len })
     }
 
@@ -74,7 +87,7 @@ mod tests {
 
     #[test]
     fn ranges_are_checked() {
-        let arena = Arena::new(100, "test").unwrap();
+        let arena = Arena::new(100, "test", Pages::Dense).unwrap();
         assert_eq!(arena.at(0, 100) as usize % 4096, 0);
         assert!(std::panic::catch_unwind(|| arena.at(1, 100)).is_err());
         assert!(std::panic::catch_unwind(|| arena.at(u64::MAX, 2)).is_err());
@@ -82,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_an_error() {
-        let error = Arena::new(1 << 62, "the test").unwrap_err();
+        let error = Arena::new(1 << 62, "the test", Pages::Sparse).unwrap_err();
         assert!(error.to_string().contains("for the test"), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use tailrace_device::kv::Home;
 use tailrace_device::plan::{Buffer, CachePlace, LayerCache, Plan, Program, RowKind, Weight, WeightId};
 use tailrace_types::{ExtentId, FrameId, HostBlockId, SlotId};
 
-use crate::arena::Arena;
+use crate::arena::{Arena, Pages};
 
 /// Rows of a buffer: address, stride and width. Copies name the same bytes; who dereferences one proves that no other
 /// worker writes them at the same time.
@@ -91,15 +91,15 @@ const TRACKED: [RowKind; 4] = [RowKind::Workspace, RowKind::Head, RowKind::Slidi
 impl Memory {
     pub(super) fn new(plan: &Plan) -> Result<Self, DeviceError> {
         let map = &plan.memory;
-        let arena = |kind: RowKind| Arena::new(map.bytes(kind), kind.name());
+        let arena = |kind: RowKind, pages| Arena::new(map.bytes(kind), kind.name(), pages);
         let frames = map.bytes(RowKind::Window) + map.bytes(RowKind::Landing);
         Ok(Memory {
-            weights: arena(RowKind::Weights)?,
-            frames: Arena::new(frames, "cache frames")?,
-            sliding: arena(RowKind::Sliding)?,
-            ring: arena(RowKind::Ring)?,
-            workspace: arena(RowKind::Workspace)?,
-            head: arena(RowKind::Head)?,
+            weights: arena(RowKind::Weights, Pages::Dense)?,
+            frames: Arena::new(frames, "cache frames", Pages::Sparse)?,
+            sliding: arena(RowKind::Sliding, Pages::Sparse)?,
+            ring: arena(RowKind::Ring, Pages::Dense)?,
+            workspace: arena(RowKind::Workspace, Pages::Dense)?,
+            head: arena(RowKind::Head, Pages::Dense)?,
             extents: (0..plan.cache.extents_max).map(|_| None).collect(),
             frames_used: AtomicU32::new(0),
             used: Default::default(),
@@ -185,7 +185,7 @@ impl Memory {
     pub(super) fn grow(&mut self, plan: &Plan, extent: ExtentId) -> Result<(), DeviceError> {
         let bytes = plan.cache.extent_blocks as u64 * plan.cache.frame_bytes;
         let place = self.extents.get_mut(extent.0 as usize).ok_or(DeviceError::Misuse("an extent past the limit"))?;
-        *place = Some(Extent { arena: Arena::new(bytes, "the tail")?, written: 0 });
+        *place = Some(Extent { arena: Arena::new(bytes, "the tail", Pages::Sparse)?, written: 0 });
         Ok(())
     }
 
