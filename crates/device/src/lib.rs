@@ -48,6 +48,40 @@ pub trait WeightFile: Sync {
     fn values(&self, slice: &TensorSlice) -> Result<Vec<f32>, DeviceError>;
 }
 
+/// Where a loader takes weights from.
+#[derive(Clone, Copy)]
+pub enum WeightSource<'a> {
+    /// A model file.
+    File(&'a dyn WeightFile),
+    /// Random weights of a sensible size, made on the device: for measuring shapes without a file.
+    Synthetic {
+        /// Seed of the generator.
+        seed: u64,
+    },
+}
+
+/// A token and its logit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// The token.
+    pub token: TokenId,
+    /// Its logit.
+    pub logit: f32,
+}
+
+/// Rates of a device and its link, measured, in bytes per second; 0 where the device has no such thing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rates {
+    /// Host to device in copies of 4 MiB, otherwise idle, best of 5.
+    pub link: f64,
+    /// The same while the device reads its own memory at full rate.
+    pub link_loaded: f64,
+    /// The device reading its own memory, best of 5.
+    pub device_read: f64,
+    /// All cores reading host memory.
+    pub host_read: f64,
+}
+
 /// Bytes that a row of the memory map has really used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HighWater {
@@ -64,7 +98,7 @@ pub struct HighWater {
 pub struct Traffic {
     /// Bytes copied into the tail.
     pub tail_written_bytes: u64,
-    /// Bytes of the tail that attention read.
+    /// Bytes of the tail that attention read. Over a link: bytes that crossed it for attention, prefetched ones included.
     pub tail_read_bytes: u64,
     /// Bytes copied from the tail back into frames.
     pub tail_fetched_bytes: u64,
@@ -83,10 +117,16 @@ pub trait Loader: DeviceSizes {
     fn load(
         &self,
         plan: Plan,
-        weights: &dyn WeightFile,
+        weights: WeightSource<'_>,
         options: LoadOptions,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Executor>, DeviceError>;
+
+    /// What the device and its link can carry. Takes a moment, and memory that is given back.
+    fn rates(&self) -> Result<Rates, DeviceError>;
+
+    /// What the device calls itself, such as `NVIDIA H200`.
+    fn name(&self) -> String;
 }
 
 /// A sealed device: every byte it will ever use is allocated, but for extents of the tail.
@@ -104,6 +144,32 @@ pub trait Executor: Send {
 
     /// Logits `[rows][vocab]` of rows of the last submission, at most `limits.logit_rows` of them at once.
     fn logits(&mut self, rows: &[u32]) -> Result<&[f32], DeviceError>;
+
+    /// Candidates that [`Executor::top`] can give for a row; 0 where the device leaves the choice to its caller.
+    fn top_max(&self) -> u32 {
+        0
+    }
+
+    /// The `k` largest logits `[rows][k]` of rows of the last submission, largest first; of equal ones the lower token first.
+    /// At most [`Executor::top_max`] of at most `limits.logit_rows` rows.
+    fn top(&mut self, rows: &[u32], k: u32) -> Result<&[Candidate], DeviceError> {
+        let _ = (rows, k);
+        Err(DeviceError::Misuse("this device gives no candidates"))
+    }
+
+    /// Like [`Executor::submit`], but the cells of the rows become random numbers and nothing is computed: a deep cache without
+    /// its prefill, for benchmarks. Cells depend on the seed, their position, layer and place in the cell alone.
+    fn fill(&mut self, submission: &Submission<'_>, seed: u64) -> Result<(), DeviceError>;
+
+    /// Waits until everything that was submitted is done, transfers included.
+    fn finish(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Device memory that the driver says the process has in use now, in bytes; 0 where there is no driver to ask.
+    fn driver_bytes(&self) -> u64 {
+        0
+    }
 
     /// Most bytes used of each of the plan's device rows, and of the tail.
     fn high_water(&self) -> Vec<HighWater>;
@@ -128,6 +194,8 @@ pub enum DeviceError {
     Misuse(&'static str),
     /// A worker failed.
     Worker,
+    /// The device cannot be used, or refused to go on: what happened, and what would help.
+    Device(String),
 }
 
 impl std::fmt::Display for DeviceError {
@@ -139,6 +207,7 @@ impl std::fmt::Display for DeviceError {
             DeviceError::Weights(why) => write!(f, "cannot load the weights: {why}"),
             DeviceError::Misuse(why) => write!(f, "internal error: {why}"),
             DeviceError::Worker => write!(f, "internal error: a worker thread failed"),
+            DeviceError::Device(why) => write!(f, "{why}"),
         }
     }
 }
