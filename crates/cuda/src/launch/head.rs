@@ -1,0 +1,1 @@
+//! Launches of this family of kernels.
