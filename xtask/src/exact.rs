@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use tailrace_device::kv::{Home, StepPlan};
-use tailrace_device::plan::{AttentionShape, DeviceSizes, Plan};
+use tailrace_device::plan::{AttentionBuffers, AttentionShape, Bucket, DeviceSizes, Plan};
 use tailrace_device::{DeviceError, Executor, HighWater, LoadOptions, Loader, Submission, Traffic, WeightFile};
 use tailrace_engine::{Handle, OpenModel};
 use tailrace_plan::Limits;
@@ -258,17 +258,11 @@ impl DeviceSizes for Swapping {
     fn q8_row_bytes(&self, cols: u64) -> u64 {
         self.0.q8_row_bytes(cols)
     }
-    fn partial_elements(&self, shape: &AttentionShape) -> u64 {
-        self.0.partial_elements(shape)
+    fn attention_buffers(&self, bucket: Bucket, shape: &AttentionShape) -> AttentionBuffers {
+        self.0.attention_buffers(bucket, shape)
     }
-    fn attention_scratch_bytes(&self, shape: &AttentionShape) -> u64 {
-        self.0.attention_scratch_bytes(shape)
-    }
-    fn leaf_batch(&self) -> u32 {
-        self.0.leaf_batch()
-    }
-    fn ring_slots(&self) -> u32 {
-        self.0.ring_slots()
+    fn ring_slots(&self, slot_bytes: u64) -> u32 {
+        self.0.ring_slots(slot_bytes)
     }
 }
 

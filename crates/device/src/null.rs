@@ -11,7 +11,7 @@ use tailrace_types::{BLOCK_CELLS, ExtentId, FrameId, HostBlockId, SlotId, Weight
 
 use crate::kv::{Home, Phase, Place, SequencePlan, Transfer};
 use crate::plan::spec::Reach;
-use crate::plan::{AttentionShape, DeviceSizes, Plan, RowKind};
+use crate::plan::{AttentionBuffers, AttentionShape, Bucket, DeviceSizes, Plan, RowKind};
 use crate::{DeviceError, Executor, HighWater, LoadOptions, Loader, Row, Submission, Traffic, WeightFile};
 
 const BLOCK: usize = BLOCK_CELLS as usize;
@@ -38,19 +38,11 @@ impl DeviceSizes for NullLoader {
         cols
     }
 
-    fn attention_scratch_bytes(&self, _shape: &AttentionShape) -> u64 {
-        0
+    fn attention_buffers(&self, _bucket: Bucket, shape: &AttentionShape) -> AttentionBuffers {
+        AttentionBuffers { carry_elements: u64::from(shape.heads), ..AttentionBuffers::default() }
     }
 
-    fn partial_elements(&self, shape: &AttentionShape) -> u64 {
-        u64::from(shape.heads)
-    }
-
-    fn leaf_batch(&self) -> u32 {
-        1
-    }
-
-    fn ring_slots(&self) -> u32 {
+    fn ring_slots(&self, _slot_bytes: u64) -> u32 {
         RING_SLOTS
     }
 }

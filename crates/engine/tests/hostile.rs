@@ -52,16 +52,19 @@ impl DeviceSizes for Sizes {
     fn q8_row_bytes(&self, cols: u64) -> u64 {
         cols * 2
     }
-    fn partial_elements(&self, shape: &tailrace_plan::AttentionShape) -> u64 {
-        u64::from(shape.heads) * (u64::from(shape.dv) + 2)
+    fn attention_buffers(
+        &self,
+        _bucket: tailrace_plan::Bucket,
+        shape: &tailrace_plan::AttentionShape,
+    ) -> tailrace_plan::AttentionBuffers {
+        let record = u64::from(shape.heads) * (u64::from(shape.dv) + 2);
+        tailrace_plan::AttentionBuffers {
+            carry_elements: record,
+            partial_elements: 8 * record,
+            scratch_bytes: shape.block_bytes(),
+        }
     }
-    fn attention_scratch_bytes(&self, shape: &tailrace_plan::AttentionShape) -> u64 {
-        shape.block_bytes()
-    }
-    fn leaf_batch(&self) -> u32 {
-        8
-    }
-    fn ring_slots(&self) -> u32 {
+    fn ring_slots(&self, _slot_bytes: u64) -> u32 {
         4
     }
 }

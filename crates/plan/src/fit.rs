@@ -218,7 +218,7 @@ fn divide(
         }
         false => 0,
     };
-    let ring_slots = if spills { device.ring_slots() } else { 0 };
+    let ring_slots = if spills { device.ring_slots(needs.slot_bytes) } else { 0 };
     let (extent_blocks, extents_max) = extents(needs, limits, spills);
 
     let mut map = MemoryMap::default();
@@ -231,6 +231,11 @@ fn divide(
     map.push(RowKind::Ring, ring_slots as u64, needs.slot_bytes, "slot");
     map.push(RowKind::Workspace, 1, workspace, "byte");
     map.push(RowKind::Head, 1, lowered.head.bytes, "byte");
+    let partials = |layer: &Layer| device.partials_bytes(&layer.shape, limits.sequences, needs.sequence_blocks);
+    map.push(RowKind::Partials, 1, lowered.layers.iter().map(partials).max().unwrap_or(0), "byte");
+    map.push(RowKind::Step, 1, device.step_bytes(limits, lowered.gathered_row_bytes), "byte");
+    map.push(RowKind::Driver, 1, device.driver_bytes(), "byte");
+    map.push(RowKind::Embedding, 1, lowered.host_weight_bytes, "byte");
     if spills {
         // Host copies of every full block: the window's clean blocks have theirs already.
         let extents = needs.sequence_blocks.div_ceil(extent_blocks) as u64 * limits.sequences as u64;

@@ -23,20 +23,97 @@ pub use memory::{MemoryMap, MemoryRow, PAGE, Room, RowKind};
 pub use op::{Buffer, BufferId, Content, Gain, Inputs, LayerId, Op, Product, Program, RopeId, WeightId};
 pub use spec::ModelSpec;
 
-/// Sizes that a device decides: its weight layout, its activation format, its kernels' scratch.
+/// What rows a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bucket {
+    /// A chunk of one sequence.
+    Prefill,
+    /// One row of each decoding sequence.
+    Decode,
+    /// Rows whose logits are wanted.
+    Head,
+}
+
+/// Format of the rows that a matrix product reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MatrixInput {
+    /// 32-bit floats.
+    F32,
+    /// The device's 8-bit blocks.
+    Q8,
+    /// bfloat16.
+    Bf16,
+}
+
+/// Buffers that attention of one layer needs in a program's workspace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttentionBuffers {
+    /// f32 elements of a row that are carried from leaf to leaf.
+    pub carry_elements: u64,
+    /// f32 elements of a row's partials.
+    pub partial_elements: u64,
+    /// Bytes of scratch, all workers together.
+    pub scratch_bytes: u64,
+}
+
+/// Sizes that a device decides: its weight layout, its activation formats, its kernels' scratch.
 pub trait DeviceSizes {
     /// Bytes of a matrix in the device's layout.
     fn matrix_bytes(&self, ty: WeightType, rows: u64, cols: u64) -> u64;
+
     /// Bytes of one row of quantised activations.
     fn q8_row_bytes(&self, cols: u64) -> u64;
-    /// f32 elements of one row's partials `(m, l, A)`, all heads.
-    fn partial_elements(&self, shape: &AttentionShape) -> u64;
-    /// Bytes of scratch that attention needs, all workers together.
-    fn attention_scratch_bytes(&self, shape: &AttentionShape) -> u64;
-    /// Leaves whose partials are held at once in decode.
-    fn leaf_batch(&self) -> u32;
-    /// Slots of the ring that tail blocks are staged in.
-    fn ring_slots(&self) -> u32;
+
+    /// What a product with weights of that type reads.
+    fn matrix_input(&self, bucket: Bucket, ty: WeightType, activations: ActivationType) -> MatrixInput {
+        let _ = bucket;
+        if activations == ActivationType::Auto && !ty.is_float() { MatrixInput::Q8 } else { MatrixInput::F32 }
+    }
+
+    /// Whether norms and attention leave f32 rows even where no product reads them.
+    fn keeps_f32(&self) -> bool {
+        true
+    }
+
+    /// Rows of bf16 matrix inputs are padded to a multiple of this.
+    fn row_multiple(&self) -> u32 {
+        1
+    }
+
+    /// Bytes of scratch of a product with a matrix.
+    fn matmul_scratch_bytes(&self, input: MatrixInput, ty: WeightType, rows: u64, cols: u64) -> u64 {
+        let _ = (input, ty, rows, cols);
+        0
+    }
+
+    /// Buffers of attention in the workspace.
+    fn attention_buffers(&self, bucket: Bucket, shape: &AttentionShape) -> AttentionBuffers;
+
+    /// Bytes of decode partials that all layers share, where they are no part of the workspace because they grow with the
+    /// context.
+    fn partials_bytes(&self, shape: &AttentionShape, sequences: u32, sequence_blocks: u32) -> u64 {
+        let _ = (shape, sequences, sequence_blocks);
+        0
+    }
+
+    /// Slots of the ring that tail blocks are staged in, of `slot_bytes` each.
+    fn ring_slots(&self, slot_bytes: u64) -> u32;
+
+    /// Bytes of what is uploaded for each step: rows, tables, and `gathered_row_bytes` for each row whose embedding the host has.
+    fn step_bytes(&self, limits: &Limits, gathered_row_bytes: u64) -> u64 {
+        let _ = (limits, gathered_row_bytes);
+        0
+    }
+
+    /// Whether a token embedding that is not also the head stays in host memory.
+    fn embedding_on_host(&self) -> bool {
+        false
+    }
+
+    /// Bytes that the process holds on the device beside the arenas: measured at start.
+    fn driver_bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// Heads of an attention layer and the types of its cells.

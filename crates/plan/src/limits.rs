@@ -42,6 +42,9 @@ impl Limits {
     /// Rows of a prefill chunk on a CPU, unless the user asks otherwise.
     pub const CHUNK_CPU: u32 = 512;
 
+    /// The same on a GPU.
+    pub const CHUNK_GPU: u32 = 2048;
+
     /// One sequence of `context_cells` without a cap: f16 cache, chunks for a CPU.
     pub fn new(context_cells: u32) -> Self {
         Limits {

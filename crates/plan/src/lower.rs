@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use crate::arena::{ALIGN, pack, round_up};
-use crate::limits::{ActivationType, Limits};
+use crate::limits::Limits;
 use crate::op::{Buffer, BufferId, Content, Gain, Inputs, LayerId, Op, Product, Program, RopeId, WeightId};
 use crate::spec::{Attention, Linear, ModelSpec, Norm, Reach, Rope, TensorSlice};
-use crate::{AttentionShape, DeviceSizes};
+use crate::{AttentionShape, Bucket, DeviceSizes, MatrixInput};
 
 /// How a weight is kept on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +15,8 @@ pub enum WeightForm {
     Matrix,
     /// As f32.
     Vector,
+    /// On the host, in its GGUF type: rows are gathered for each step.
+    HostRows,
 }
 
 /// A weight, and its place in the weight arena.
@@ -50,6 +52,9 @@ pub struct Layer {
 pub(crate) struct Lowered {
     pub(crate) weights: Vec<Weight>,
     pub(crate) weight_bytes: u64,
+    /// Bytes of weights that stay on the host, and of one row of them.
+    pub(crate) host_weight_bytes: u64,
+    pub(crate) gathered_row_bytes: u64,
     pub(crate) ropes: Vec<Rope>,
     pub(crate) layers: Vec<Layer>,
     pub(crate) prefill: Program,
@@ -57,23 +62,23 @@ pub(crate) struct Lowered {
     pub(crate) head: Program,
 }
 
-/// Which of the two row buckets a program serves.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Bucket {
-    Prefill,
-    Decode,
-}
-
 pub(crate) fn lower(spec: &ModelSpec, limits: &Limits, device: &dyn DeviceSizes) -> Lowered {
-    let mut tables =
-        Tables { device, weights: Vec::new(), by_slice: HashMap::new(), weight_bytes: 0, ropes: Vec::new() };
+    let mut tables = Tables {
+        device,
+        weights: Vec::new(),
+        by_slice: HashMap::new(),
+        weight_bytes: 0,
+        host_weight_bytes: 0,
+        gathered_row_bytes: 0,
+        ropes: Vec::new(),
+    };
     let layers: Vec<Layer> = spec.blocks.iter().map(|b| layer(&mut tables, b.attention(), limits)).collect();
-    let mut body = |bucket, rows| Builder::new(&mut tables, limits, device, rows).body(spec, &layers, bucket);
+    let mut body = |bucket, rows| Builder::new(&mut tables, limits, device, bucket, rows).body(spec, &layers);
     let prefill = body(Bucket::Prefill, limits.chunk);
     let decode = body(Bucket::Decode, limits.sequences);
-    let head = Builder::new(&mut tables, limits, device, limits.logit_rows).head(spec);
-    let Tables { weights, weight_bytes, ropes, .. } = tables;
-    Lowered { weights, weight_bytes, ropes, layers, prefill, decode, head }
+    let head = Builder::new(&mut tables, limits, device, Bucket::Head, limits.logit_rows).head(spec);
+    let Tables { weights, weight_bytes, host_weight_bytes, gathered_row_bytes, ropes, .. } = tables;
+    Lowered { weights, weight_bytes, host_weight_bytes, gathered_row_bytes, ropes, layers, prefill, decode, head }
 }
 
 fn layer(tables: &mut Tables<'_>, attention: &Attention, limits: &Limits) -> Layer {
@@ -95,6 +100,8 @@ struct Tables<'a> {
     weights: Vec<Weight>,
     by_slice: HashMap<(TensorSlice, WeightForm), WeightId>,
     weight_bytes: u64,
+    host_weight_bytes: u64,
+    gathered_row_bytes: u64,
     ropes: Vec<Rope>,
 }
 
@@ -106,6 +113,7 @@ impl Tables<'_> {
         let bytes = match form {
             WeightForm::Matrix => self.device.matrix_bytes(slice.ty, slice.rows, slice.cols),
             WeightForm::Vector => slice.rows * slice.cols * 4,
+            WeightForm::HostRows => 0,
         };
         let id = WeightId(self.weights.len() as u32);
         self.weights.push(Weight { slice, form, offset: self.weight_bytes, bytes });
@@ -116,6 +124,18 @@ impl Tables<'_> {
 
     fn matrix(&mut self, slice: TensorSlice) -> WeightId {
         self.weight(slice, WeightForm::Matrix)
+    }
+
+    /// The embedding, which is gathered from the host where the device wants it so and no product reads it.
+    fn embedding(&mut self, spec: &ModelSpec) -> WeightId {
+        let slice = spec.embed;
+        if !self.device.embedding_on_host() || slice == spec.head.weight {
+            return self.matrix(slice);
+        }
+        let row_bytes = slice.ty.block().bytes_of(slice.cols).expect("the model's tensors were checked to be whole blocks");
+        self.gathered_row_bytes = row_bytes;
+        self.host_weight_bytes = slice.rows * row_bytes;
+        self.weight(slice, WeightForm::HostRows)
     }
 
     fn vector(&mut self, slice: TensorSlice) -> WeightId {
@@ -140,27 +160,34 @@ struct Builder<'a, 'd> {
     tables: &'a mut Tables<'d>,
     limits: &'a Limits,
     device: &'a dyn DeviceSizes,
+    bucket: Bucket,
     rows: u32,
     ops: Vec<Op>,
     buffers: Vec<Buffer>,
 }
 
 impl<'a, 'd> Builder<'a, 'd> {
-    fn new(tables: &'a mut Tables<'d>, limits: &'a Limits, device: &'a dyn DeviceSizes, rows: u32) -> Self {
-        Builder { tables, limits, device, rows, ops: Vec::new(), buffers: Vec::new() }
+    fn new(
+        tables: &'a mut Tables<'d>,
+        limits: &'a Limits,
+        device: &'a dyn DeviceSizes,
+        bucket: Bucket,
+        rows: u32,
+    ) -> Self {
+        Builder { tables, limits, device, bucket, rows, ops: Vec::new(), buffers: Vec::new() }
     }
 
-    fn body(mut self, spec: &ModelSpec, layers: &[Layer], bucket: Bucket) -> Program {
+    fn body(mut self, spec: &ModelSpec, layers: &[Layer]) -> Program {
         let tables = (0..self.tables.ropes.len()).map(|i| self.rope_table(RopeId(i as u32))).collect::<Vec<_>>();
         let x = self.f32("x", spec.width as u64);
-        let table = self.tables.matrix(spec.embed);
+        let table = self.tables.embedding(spec);
         self.push(Op::Embed { table, scale: spec.embed_scale, dst: x });
         for (i, block) in spec.blocks.iter().enumerate() {
             let name = |part: &str| format!("blk.{i}.{part}");
             let attention = block.attention();
             let a = self.norm(x, &block.mixer.pre, &name("attn_norm"), &[&attention.q, &attention.k, &attention.v]);
             let qkv = self.mat_mul(a, &[&attention.q, &attention.k, &attention.v], &name("qkv"));
-            let o = self.attention(LayerId(i as u32), attention, &layers[i], qkv, &tables, bucket, &name("attn"));
+            let o = self.attention(LayerId(i as u32), attention, &layers[i], qkv, &tables, &name("attn"));
             self.residual(x, o, &attention.o, block.mixer.post.as_ref(), &name("attn_out"));
             let ffn = &block.ffn.inner;
             let f = self.norm(x, &block.ffn.pre, &name("ffn_norm"), &[&ffn.gate, &ffn.up]);
@@ -203,9 +230,25 @@ impl<'a, 'd> Builder<'a, 'd> {
     fn mat_mul(&mut self, src: Inputs, linears: &[&Linear], name: &str) -> BufferId {
         let cols = linears.iter().map(|l| l.weight.rows).sum();
         let dst = self.f32(name, cols);
-        let products = self.products(linears);
-        self.push(Op::MatMul { src, products, dst, accumulate: false });
+        self.push_mat_mul(src, linears, dst, false, name);
         dst
+    }
+
+    fn push_mat_mul(&mut self, src: Inputs, linears: &[&Linear], dst: BufferId, accumulate: bool, name: &str) {
+        let products = self.products(linears);
+        let bytes = |l: &&Linear| {
+            let weight = &l.weight;
+            self.device.matmul_scratch_bytes(self.input(l), weight.ty, weight.rows, weight.cols)
+        };
+        let bytes = linears.iter().map(bytes).max().unwrap_or(0);
+        let scratch =
+            (bytes > 0).then(|| self.buffer(&format!("{name}.weights"), Content::Scratch, 1, bytes, bytes));
+        self.push(Op::MatMul { src, products, dst, accumulate, scratch });
+    }
+
+    /// What a product reads.
+    fn input(&self, linear: &Linear) -> MatrixInput {
+        self.device.matrix_input(self.bucket, linear.weight.ty, self.limits.activations)
     }
 
     fn products(&mut self, linears: &[&Linear]) -> Vec<Product> {
@@ -224,8 +267,7 @@ impl<'a, 'd> Builder<'a, 'd> {
     fn residual(&mut self, x: BufferId, src: Inputs, linear: &Linear, post: Option<&Norm>, name: &str) {
         match post {
             None => {
-                let products = self.products(&[linear]);
-                self.push(Op::MatMul { src, products, dst: x, accumulate: true });
+                self.push_mat_mul(src, &[linear], x, true, name);
             }
             Some(norm) => {
                 let y = self.mat_mul(src, &[linear], name);
@@ -243,34 +285,37 @@ impl<'a, 'd> Builder<'a, 'd> {
         layer: &Layer,
         qkv: BufferId,
         tables: &[BufferId],
-        bucket: Bucket,
         name: &str,
     ) -> Inputs {
         let q_norm = attention.q_norm.as_ref().map(|n| self.tables.gain(n));
         let k_norm = attention.k_norm.as_ref().map(|n| self.tables.gain(n));
         self.push(Op::RopeStore { layer: id, qkv, q_norm, k_norm, table: tables[layer.rope.0 as usize] });
         let shape = &layer.shape;
-        let record = self.device.partial_elements(shape);
+        let buffers = self.device.attention_buffers(self.bucket, shape);
         let dst = self.inputs(name, shape.heads as u64 * shape.dv as u64, &[&attention.o], true);
-        let carry = self.f32(&format!("{name}.carry"), record);
-        let partials = (bucket == Bucket::Decode)
-            .then(|| self.f32(&format!("{name}.partials"), self.device.leaf_batch() as u64 * record));
-        let bytes = self.device.attention_scratch_bytes(shape);
+        let carry = self.f32(&format!("{name}.carry"), buffers.carry_elements);
+        let partials = (buffers.partial_elements > 0)
+            .then(|| self.f32(&format!("{name}.partials"), buffers.partial_elements));
+        let bytes = buffers.scratch_bytes;
         let scratch = self.buffer(&format!("{name}.scratch"), Content::Scratch, 1, bytes, bytes);
         self.push(Op::Attention { layer: id, qkv, dst, carry, partials, scratch });
         dst
     }
 
-    /// A buffer of matrix inputs in the formats that `readers` need.
-    fn inputs(&mut self, name: &str, cols: u64, readers: &[&Linear], always_f32: bool) -> Inputs {
-        let quantised = |l: &&Linear| self.limits.activations == ActivationType::Auto && !l.weight.ty.is_float();
-        let q8 = readers.iter().any(quantised);
-        let f32 = always_f32 || !readers.iter().all(quantised);
+    /// A buffer of matrix inputs in the formats that `readers` need; `kept` as f32 too where the device wants that.
+    fn inputs(&mut self, name: &str, cols: u64, readers: &[&Linear], kept: bool) -> Inputs {
+        let needs = |input| readers.iter().any(|l| self.input(l) == input);
+        let f32 = (kept && self.device.keeps_f32()) || needs(MatrixInput::F32);
+        let (q8, bf16) = (needs(MatrixInput::Q8), needs(MatrixInput::Bf16));
         let q8 = q8.then(|| {
             let row_bytes = self.device.q8_row_bytes(cols);
             self.buffer(&format!("{name}.q8"), Content::Q8, self.rows, cols, row_bytes)
         });
-        Inputs { f32: f32.then(|| self.f32(name, cols)), q8 }
+        let bf16 = bf16.then(|| {
+            let rows = self.rows.next_multiple_of(self.device.row_multiple());
+            self.buffer(&format!("{name}.bf16"), Content::Bf16, rows, cols, cols * 2)
+        });
+        Inputs { f32: f32.then(|| self.f32(name, cols)), q8, bf16 }
     }
 
     fn f32(&mut self, name: &str, cols: u64) -> BufferId {
@@ -311,18 +356,20 @@ impl<'a, 'd> Builder<'a, 'd> {
 
 impl Op {
     /// The buffers that the op names.
-    fn buffers(&self) -> [Option<BufferId>; 6] {
+    fn buffers(&self) -> [Option<BufferId>; 7] {
         let some = Some;
         match *self {
-            Op::RopeTable { dst, .. } | Op::Embed { dst, .. } => [some(dst), None, None, None, None, None],
-            Op::Norm { src, dst, .. } | Op::Gate { src, dst, .. } => [some(src), dst.f32, dst.q8, None, None, None],
-            Op::MatMul { src, dst, .. } => [src.f32, src.q8, some(dst), None, None, None],
-            Op::RopeStore { qkv, table, .. } => [some(qkv), some(table), None, None, None, None],
-            Op::Attention { qkv, dst, carry, partials, scratch, .. } => {
-                [some(qkv), dst.f32, dst.q8, some(carry), partials, some(scratch)]
+            Op::RopeTable { dst, .. } | Op::Embed { dst, .. } => [some(dst), None, None, None, None, None, None],
+            Op::Norm { src, dst, .. } | Op::Gate { src, dst, .. } => {
+                [some(src), dst.f32, dst.q8, dst.bf16, None, None, None]
             }
-            Op::AddNorm { src, dst, .. } => [some(src), some(dst), None, None, None, None],
-            Op::SoftCap { buffer, .. } => [some(buffer), None, None, None, None, None],
+            Op::MatMul { src, dst, scratch, .. } => [src.f32, src.q8, src.bf16, some(dst), scratch, None, None],
+            Op::RopeStore { qkv, table, .. } => [some(qkv), some(table), None, None, None, None, None],
+            Op::Attention { qkv, dst, carry, partials, scratch, .. } => {
+                [some(qkv), dst.f32, dst.q8, dst.bf16, some(carry), partials, some(scratch)]
+            }
+            Op::AddNorm { src, dst, .. } => [some(src), some(dst), None, None, None, None, None],
+            Op::SoftCap { buffer, .. } => [some(buffer), None, None, None, None, None, None],
         }
     }
 }

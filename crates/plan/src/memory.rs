@@ -35,15 +35,23 @@ pub enum RowKind {
     Workspace,
     /// Buffers of the head, logits included.
     Head,
+    /// Partials of decode attention, which all layers share.
+    Partials,
+    /// What is uploaded for each step.
+    Step,
+    /// What the process holds beside its arenas: driver context, code, graphs.
+    Driver,
     /// The tail at its largest.
     Tail,
+    /// Embedding rows that are gathered from the model file.
+    Embedding,
 }
 
 impl RowKind {
     /// Which memory it is in.
     pub const fn room(self) -> Room {
         match self {
-            RowKind::Tail => Room::Host,
+            RowKind::Tail | RowKind::Embedding => Room::Host,
             _ => Room::Device,
         }
     }
@@ -58,6 +66,10 @@ impl RowKind {
             RowKind::Ring => "ring",
             RowKind::Workspace => "workspace",
             RowKind::Head => "head",
+            RowKind::Partials => "partials",
+            RowKind::Step => "step",
+            RowKind::Driver => "driver",
+            RowKind::Embedding => "embedding",
             RowKind::Tail => "tail",
         }
     }

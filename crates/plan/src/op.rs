@@ -25,6 +25,8 @@ pub enum Content {
     F32,
     /// `[rows]` of `cols` activations in the device's 8-bit format.
     Q8,
+    /// `[rows][cols]` bfloat16.
+    Bf16,
     /// Bytes that only the op which names the buffer understands.
     Scratch,
 }
@@ -60,10 +62,12 @@ impl Buffer {
 /// Rows of matrix inputs in the formats that the products which read them need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inputs {
-    /// f32 rows; always there for attention, elsewhere only where a product reads them.
+    /// f32 rows; of norms and attention also where the device keeps them.
     pub f32: Option<BufferId>,
     /// Quantised rows.
     pub q8: Option<BufferId>,
+    /// bfloat16 rows.
+    pub bf16: Option<BufferId>,
 }
 
 /// A norm's parameters.
@@ -124,6 +128,8 @@ pub enum Op {
         dst: BufferId,
         /// Add to `dst` (the residual stream) instead of writing it.
         accumulate: bool,
+        /// Working memory, where the device wants some.
+        scratch: Option<BufferId>,
     },
     /// Per-head norms and rope on the q and k of a `[q | k | v]` buffer; k and v go into the cache.
     RopeStore {
@@ -144,11 +150,11 @@ pub enum Op {
         layer: LayerId,
         /// Holds q.
         qkv: BufferId,
-        /// `[heads * dv]` matrix inputs; `f32` is always there.
+        /// `[heads * dv]` matrix inputs.
         dst: Inputs,
         /// `(m, l, A)` of each row and head, folded over the leaves so far.
         carry: BufferId,
-        /// `(m, l, A)` of the leaves of one batch; decode only.
+        /// `(m, l, A)` of leaves, where the device keeps them in the workspace; decode only.
         partials: Option<BufferId>,
         /// Working memory of the workers.
         scratch: BufferId,

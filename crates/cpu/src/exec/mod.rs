@@ -11,7 +11,7 @@ mod transfer;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tailrace_device::kv::{Home, Phase, StepPlan};
-use tailrace_device::plan::{AttentionShape, DeviceSizes, Plan, Program, RowKind};
+use tailrace_device::plan::{AttentionBuffers, AttentionShape, Bucket, DeviceSizes, Plan, Program, RowKind};
 use tailrace_device::{DeviceError, Executor, HighWater, LoadOptions, Loader, Row, Submission, Traffic, WeightFile};
 use tailrace_types::{SlotId, WeightType};
 
@@ -49,19 +49,16 @@ impl DeviceSizes for CpuLoader {
         q8_row_bytes(cols as usize) as u64
     }
 
-    fn partial_elements(&self, shape: &AttentionShape) -> u64 {
-        attention::partial_elements(shape)
+    fn attention_buffers(&self, bucket: Bucket, shape: &AttentionShape) -> AttentionBuffers {
+        let record = attention::partial_elements(shape);
+        AttentionBuffers {
+            carry_elements: record,
+            partial_elements: if bucket == Bucket::Decode { u64::from(LEAF_BATCH) * record } else { 0 },
+            scratch_bytes: self.threads as u64 * attention::worker_scratch_bytes(shape),
+        }
     }
 
-    fn attention_scratch_bytes(&self, shape: &AttentionShape) -> u64 {
-        self.threads as u64 * attention::worker_scratch_bytes(shape)
-    }
-
-    fn leaf_batch(&self) -> u32 {
-        LEAF_BATCH
-    }
-
-    fn ring_slots(&self) -> u32 {
+    fn ring_slots(&self, _slot_bytes: u64) -> u32 {
         self.threads.max(RING_SLOTS_MIN) as u32
     }
 }

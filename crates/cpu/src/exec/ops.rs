@@ -100,7 +100,7 @@ impl Context<'_> {
             }
             &Op::Embed { table, scale, dst } => self.embed(table, scale, dst),
             &Op::Norm { src, gain, dst } => self.norm(src, gain, dst),
-            Op::MatMul { src, products, dst, accumulate } => self.mat_mul(*src, products, *dst, *accumulate),
+            Op::MatMul { src, products, dst, accumulate, .. } => self.mat_mul(*src, products, *dst, *accumulate),
             &Op::RopeStore { layer, qkv, q_norm, k_norm, table } => {
                 self.rope_store(layer, qkv, (q_norm, k_norm), table)
             }

@@ -7,7 +7,7 @@
 
 use tailrace_device::kv::{Phase, StepPlan};
 use tailrace_device::plan::{
-    AttentionShape, BufferId, DeviceSizes, MemoryRow, Op, Plan, Program, RowKind, Weight, WeightForm,
+    AttentionBuffers, AttentionShape, Bucket, BufferId, DeviceSizes, MemoryRow, Op, Plan, Program, RowKind, Weight, WeightForm,
 };
 use tailrace_device::{DeviceError, Executor, HighWater, LoadOptions, Loader, Row, Submission, Traffic, WeightFile};
 use tailrace_types::WeightType;
@@ -29,21 +29,13 @@ impl DeviceSizes for NaiveLoader {
         cols * size_of::<f64>() as u64
     }
 
-    /// Attention is one softmax: there are no partials. The buffers are there, and are never used.
-    fn partial_elements(&self, shape: &AttentionShape) -> u64 {
-        u64::from(shape.heads)
-    }
-
-    fn attention_scratch_bytes(&self, _shape: &AttentionShape) -> u64 {
-        0
-    }
-
-    fn leaf_batch(&self) -> u32 {
-        1
+    /// Attention is one softmax: there are no partials. The carry is there, and is never used.
+    fn attention_buffers(&self, _bucket: Bucket, shape: &AttentionShape) -> AttentionBuffers {
+        AttentionBuffers { carry_elements: u64::from(shape.heads), ..AttentionBuffers::default() }
     }
 
     /// Blocks of the tail are read where they are.
-    fn ring_slots(&self) -> u32 {
+    fn ring_slots(&self, _slot_bytes: u64) -> u32 {
         0
     }
 }

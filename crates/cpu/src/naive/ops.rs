@@ -82,7 +82,7 @@ impl Run<'_> {
                 Ok(values.iter().map(|x| x * scale).collect())
             }),
             Op::Norm { src, gain, dst } => self.each_input(dst, |run, row| run.normed(&run.read(src, row)?, gain)),
-            Op::MatMul { src, ref products, dst, accumulate } => {
+            Op::MatMul { src, ref products, dst, accumulate, .. } => {
                 self.each_row(dst, |run, row| run.products(src, products, accumulate.then_some(dst), row))
             }
             Op::RopeStore { layer, qkv, q_norm, k_norm, table } => {

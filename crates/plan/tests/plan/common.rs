@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tailrace_plan::spec::{
     Activation, Attention, Block, Ffn, Linear, Mixer, ModelSpec, Norm, Pairing, Reach, Residual, Rope, TensorSlice,
 };
-use tailrace_plan::{AttentionShape, DeviceSizes, Limits, Plan};
+use tailrace_plan::{AttentionBuffers, AttentionShape, Bucket, DeviceSizes, Limits, Plan};
 use tailrace_types::{KvType, ROW_GROUP, WeightType};
 
 /// A device whose sizes are simple products.
@@ -28,19 +28,16 @@ impl DeviceSizes for Fake {
         cols.div_ceil(32) * 44
     }
 
-    fn attention_scratch_bytes(&self, shape: &AttentionShape) -> u64 {
-        self.scratch_bytes * shape.heads as u64
+    fn attention_buffers(&self, bucket: Bucket, shape: &AttentionShape) -> AttentionBuffers {
+        let record = shape.heads as u64 * (shape.dv as u64 + 2);
+        AttentionBuffers {
+            carry_elements: record,
+            partial_elements: if bucket == Bucket::Decode { self.leaf_batch as u64 * record } else { 0 },
+            scratch_bytes: self.scratch_bytes * shape.heads as u64,
+        }
     }
 
-    fn partial_elements(&self, shape: &AttentionShape) -> u64 {
-        shape.heads as u64 * (shape.dv as u64 + 2)
-    }
-
-    fn leaf_batch(&self) -> u32 {
-        self.leaf_batch
-    }
-
-    fn ring_slots(&self) -> u32 {
+    fn ring_slots(&self, _slot_bytes: u64) -> u32 {
         self.ring_slots
     }
 }
