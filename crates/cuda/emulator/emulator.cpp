@@ -79,7 +79,8 @@ bool descending;
 void* launcher;  // stack pointer of the caller while fibers run
 alignas(128) unsigned char shared_memory[SHARED_BYTES_MAX];
 
-// Stores the callee-saved registers and the stack pointer, and continues on another stack.
+// Stores the callee-saved registers and the stack pointer, and continues on another stack. A `ret` would always be
+// mispredicted there.
 extern "C" void tailrace_switch(void** save, void* to);
 asm(R"(
 .text
@@ -101,7 +102,8 @@ tailrace_switch:
     popq %r12
     popq %rbx
     popq %rbp
-    ret
+    popq %rcx
+    jmp *%rcx
 .size tailrace_switch, .-tailrace_switch
 )");
 
