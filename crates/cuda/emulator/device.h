@@ -277,6 +277,22 @@ DEVICE void copy_async16(void* shared, const void* global, bool valid = true) {
 DEVICE void copy_async_commit() { tailrace_emulator::copy_commit(); }
 template <int N> DEVICE void copy_async_wait() { tailrace_emulator::copy_wait(N); }
 
+// Copies that a warp waits for: asynchronous copies of the lanes. A wait covers all that was issued.
+using CopyBarrier = uint64_t;
+DEVICE void copy_barrier_init(CopyBarrier* barrier) { tailrace_emulator::check_aligned(barrier, 8); }
+DEVICE void copy_warp_begin(CopyBarrier*, uint32_t) {}
+DEVICE void copy_warp(void* shared, const void* global, uint32_t bytes, CopyBarrier*) {
+    if (bytes % 16 != 0) tailrace_emulator::fail("a copy of %u bytes", bytes);
+    for (uint32_t at = uint32_t(lane_id()) * 16; at < bytes; at += WARP * 16)
+        copy_async16(static_cast<uint8_t*>(shared) + at, static_cast<const uint8_t*>(global) + at);
+}
+DEVICE void copy_warp_end(CopyBarrier*) { copy_async_commit(); }
+DEVICE void copy_warp_wait(CopyBarrier*, uint32_t) {
+    copy_async_wait<0>();
+    sync_warp();
+}
+DEVICE void prefetch_bulk_l2(const void*, uint32_t) {}
+
 // --- matrix instructions ----------------------------------------------------------------------------------------------
 namespace tailrace_emulator {
 void load_matrix(uint32_t* r, const void* row, bool transposed);

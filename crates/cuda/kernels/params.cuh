@@ -101,6 +101,8 @@ struct MatVecParams {
     uint32_t k;
     uint32_t accumulate;
     uint32_t matrices;
+    uint32_t stages;        // of the ring of a warp; chosen with the launch
+    uint32_t reserved;
     Matrix matrix[3];
 };
 
