@@ -108,6 +108,8 @@ extern unsigned waited;
 void meet_warp(const char* operation, void* slot, void (*complete)(void* const* slots));
 // Meets `threads` threads at barrier `barrier`; 0 threads: all of the block that have not exited.
 void meet_barrier(int barrier, unsigned threads);
+// Meets all threads of the block and returns how many of them came with `x`.
+int count_block(bool x);
 // Arrives there without waiting.
 void arrive_barrier(int barrier, unsigned threads);
 // Asynchronous copies of the current thread.
@@ -220,6 +222,7 @@ constexpr int WARP = 32;
 DEVICE int lane_id() { return threadIdx.x & 31; }
 DEVICE int warp_id() { return threadIdx.x >> 5; }
 DEVICE void sync_block() { tailrace_emulator::meet_barrier(0, 0); }
+DEVICE int sync_block_count(bool x) { return tailrace_emulator::count_block(x); }
 DEVICE void sync_named(int barrier, int threads) { tailrace_emulator::meet_barrier(barrier, unsigned(threads)); }
 DEVICE void sync_warp() { tailrace_emulator::meet_warp("sync_warp", nullptr, nullptr); }
 
@@ -257,6 +260,12 @@ inline float warp_sum(float x) {
 inline float warp_max(float x) {
     tailrace_emulator::meet_warp("warp_max", &x, [](void* const* slots) { tailrace_emulator::butterfly(slots, fmaxf); });
     return x;
+}
+
+DEVICE uint32_t count_up(uint32_t* counter, uint32_t by) {
+    uint32_t before = *counter;
+    *counter += by;
+    return before;
 }
 
 // --- memory -----------------------------------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ struct Barrier {
     Thread* first;
     unsigned arrived;
     unsigned expected;  // 0: all that are alive
+    int votes;
 };
 
 struct alignas(16) Params {
@@ -74,6 +75,7 @@ std::vector<Thread> threads;
 Warp warps[THREADS_MAX / LANES];
 Barrier barriers[BARRIERS];
 unsigned alive;
+int votes;  // of the barrier that was last released
 Thread* runnable;
 bool descending;
 void* launcher;  // stack pointer of the caller while fibers run
@@ -157,6 +159,7 @@ void complete_warp(Warp& w) {
 
 void release_barrier(Barrier& b) {
     Thread* t = b.first;
+    votes = b.votes;
     b = {};
     while (t) {
         Thread* next = t->next;
@@ -289,6 +292,12 @@ void meet_barrier(int barrier, unsigned expected) {
     t->next = b.first;
     b.first = t;
     wait_for(barrier == 0 ? "sync_block" : "sync_named");
+}
+
+int count_block(bool x) {
+    barriers[0].votes += x;
+    meet_barrier(0, 0);
+    return votes;
 }
 
 void arrive_barrier(int barrier, unsigned expected) { count_arrival(barrier, expected); }

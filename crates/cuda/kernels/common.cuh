@@ -61,6 +61,8 @@ constexpr int WARP = 32;
 DEVICE int lane_id() { return threadIdx.x & 31; }
 DEVICE int warp_id() { return threadIdx.x >> 5; }
 DEVICE void sync_block() { __syncthreads(); }
+// The same, and tells all threads how many of them came with `x`.
+DEVICE int sync_block_count(bool x) { return __syncthreads_count(x); }
 // Waits for the `threads` threads of the block that name the same barrier, 1 to 15.
 DEVICE void sync_named(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 DEVICE void sync_warp() { __syncwarp(); }
@@ -81,6 +83,9 @@ DEVICE float warp_max(float x) {
     for (int mask = 16; mask > 0; mask >>= 1) x = fmaxf(x, shuffle_xor(x, mask));
     return x;
 }
+
+// Adds to a counter and returns what it was. The order in which threads come is open: what depends on it must not show.
+DEVICE uint32_t count_up(uint32_t* counter, uint32_t by) { return atomicAdd(counter, by); }
 
 // --- memory -----------------------------------------------------------------------------------------------------------
 // Loads that are read once: they do not stay in the cache.

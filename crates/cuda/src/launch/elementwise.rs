@@ -1,1 +1,89 @@
-//! Launches of this family of kernels.
+//! Launches of `kernels/elementwise.cu` and `kernels/cells.cu`.
+//!
+//! `rows` is the number of rows that a launch can serve; how many there are stands in the step's header.
+
+use super::Launch;
+use crate::params::{
+    AddNormParams, CopyParams, FillParams, GateParams, GatherParams, NormParams, RopeStoreParams, RopeTableParams,
+    SetParams, SoftCapParams,
+};
+
+const WARP: u32 = 32;
+const THREADS: u32 = 256;
+const THREADS_MAX: u32 = 1024;
+/// Values of a thread's vector access.
+const QUAD: u32 = 4;
+/// Quads of a row that a thread of a norm keeps in registers.
+const HELD: u32 = 4;
+/// Largest grid in y.
+const GRID_Y_MAX: u32 = 65_535;
+/// Thread blocks that fill the card with loads and stores.
+const FILLING_BLOCKS: u32 = 2_048;
+
+/// Threads for a norm of rows of `cols` values. A row's bits depend on it, so it must not depend on anything else.
+fn norm_threads(cols: u32) -> u32 {
+    cols.div_ceil(QUAD * HELD).next_multiple_of(WARP).clamp(WARP, THREADS_MAX)
+}
+
+/// Blocks that cover the quads of a row, for each of `rows` rows.
+fn quads_grid(cols: u32, rows: u32) -> [u32; 3] {
+    [cols.div_ceil(QUAD * THREADS), rows, 1]
+}
+
+/// `dst = norm(src)`.
+pub fn rms_norm(params: &NormParams, rows: u32) -> Launch {
+    Launch::new("rms_norm", [rows, 1, 1], norm_threads(params.cols), params)
+}
+
+/// `dst += norm(src)`.
+pub fn add_norm(params: &AddNormParams, rows: u32) -> Launch {
+    Launch::new("add_norm", [rows, 1, 1], norm_threads(params.cols), params)
+}
+
+/// `dst = act(gate) * up`.
+pub fn gate(params: &GateParams, rows: u32) -> Launch {
+    Launch::new("gate", quads_grid(params.cols, rows), THREADS, params)
+}
+
+/// `x = cap * tanh(x / cap)`; `rows` as in the params where they give a number.
+pub fn soft_cap(params: &SoftCapParams, rows: u32) -> Launch {
+    Launch::new("soft_cap", quads_grid(params.cols, rows), THREADS, params)
+}
+
+/// Cosines and sines of the rows' positions.
+pub fn rope_table(params: &RopeTableParams, rows: u32) -> Launch {
+    Launch::new("rope_table", [rows, 1, 1], params.pairs.next_multiple_of(WARP).clamp(WARP, THREADS), params)
+}
+
+/// Norms and rope of q and k; k and v go into the cache.
+pub fn rope_store(params: &RopeStoreParams, rows: u32) -> Launch {
+    let heads = params.heads + 2 * params.kv_heads;
+    Launch::new("rope_store", [rows, heads.div_ceil(THREADS / WARP), 1], THREADS, params)
+}
+
+/// Copies `params.count` rows.
+pub fn gather_rows(params: &GatherParams) -> Launch {
+    Launch::new("gather_rows", quads_grid(params.cols, params.count), THREADS, params)
+}
+
+/// Random cells for the step's rows.
+pub fn fill_cells(params: &FillParams, rows: u32) -> Launch {
+    Launch::new("fill_cells", [rows, params.kv_heads, 1], 128, params)
+}
+
+/// Blocks for `count` pieces of `bytes` bytes.
+fn pieces_grid(bytes: u64, count: u32) -> [u32; 3] {
+    let pieces = count.clamp(1, GRID_Y_MAX);
+    let each = (FILLING_BLOCKS / pieces).max(1);
+    [bytes.div_ceil(u64::from(16 * THREADS)).clamp(1, u64::from(each)) as u32, pieces, 1]
+}
+
+/// Sets bytes.
+pub fn set_bytes(params: &SetParams) -> Launch {
+    Launch::new("set_bytes", pieces_grid(params.bytes, params.count), THREADS, params)
+}
+
+/// Copies bytes.
+pub fn copy_bytes(params: &CopyParams) -> Launch {
+    Launch::new("copy_bytes", pieces_grid(params.bytes, params.count), THREADS, params)
+}

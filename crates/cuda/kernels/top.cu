@@ -1,0 +1,137 @@
+// The k largest logits of each row, in order.
+//
+// A group is 1/1024 of the vocabulary, and the k-th largest of the groups' maxima is a bound: k logits reach it, so every
+// logit of the result does. In a row of a model the top k lie in nearly as many groups, and few others pass the bound.
+// - `group_maxima` reads all logits, one warp a group: 0.6 MB a row at 152k tokens.
+// - `top_select`, one block a row, finds the bound bit by bit, reads the groups that reach it again, and puts each
+//   logit that passes at its rank, the number of those above it.
+// Where too many pass (equal logits en masse, or sorted ones), the bound becomes the k-th largest logit itself, token
+// included: exact for any input, some hundred microseconds then.
+
+#include "common.cuh"
+#include "params.cuh"
+
+constexpr uint32_t GROUPS = 1024;
+constexpr uint32_t PASSED_MAX = 1024;
+
+// A number that orders as logits are ranked: NaN above everything, both zeros equal. 0 is below all.
+DEVICE uint32_t order_of(float x) {
+    if (x != x) return 0xffffffffu;
+    uint32_t bits = as_bits(add_rn(x, 0.0f));
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+DEVICE float logit_of(uint32_t order) { return as_float(order & 0x80000000u ? order & 0x7fffffffu : ~order); }
+
+// The same with the token: no two of a row are equal, and of equal logits the lower token is above.
+DEVICE uint64_t key_of(float x, uint32_t token) { return uint64_t(order_of(x)) << 32 | (0xffffffffu - token); }
+
+DEVICE uint32_t group_size(uint32_t vocab) { return (vocab + GROUPS - 1) / GROUPS; }
+
+// Blocks of x and their warps count the groups, y the rows.
+KERNEL __launch_bounds__(256) group_maxima(PARAM TopParams p) {
+    start_next();
+    wait_previous();
+    uint32_t group = blockIdx.x * (blockDim.x / WARP) + warp_id(), row = blockIdx.y;
+    uint32_t first = group * group_size(p.vocab), end = min(first + group_size(p.vocab), p.vocab);
+    const float* logits = p.logits + uint64_t(row) * p.vocab;
+    uint32_t largest = 0;
+#pragma unroll 8
+    for (uint32_t i = first + lane_id(); i < end; i += WARP) largest = max(largest, order_of(logits[i]));
+    for (int mask = WARP / 2; mask > 0; mask /= 2) largest = max(largest, shuffle_xor(largest, mask));
+    if (lane_id() == 0) reinterpret_cast<uint32_t*>(p.scratch)[row * GROUPS + group] = largest;
+}
+
+// The largest bound that at least k of the threads' values reach; 0 where there are fewer values.
+DEVICE uint32_t bound_of_maxima(uint32_t value, uint32_t k) {
+    uint32_t bound = 0;
+    for (uint32_t bit = 0x80000000u; bit > 0; bit >>= 1) {
+        uint32_t reach = uint32_t(sync_block_count(value >= (bound | bit)));
+        if (reach >= k) bound |= bit;
+        if (reach == k) break;
+    }
+    return bound;
+}
+
+struct Selection {
+    uint32_t groups;  // in `group`
+    uint32_t passed;  // may exceed `PASSED_MAX`: then only as many keys are there
+    uint32_t counts[2];
+    uint32_t group[GROUPS];
+    uint64_t key[PASSED_MAX];
+};
+
+DEVICE void pass(Selection& s, uint64_t key) {
+    uint32_t at = count_up(&s.passed, 1);
+    if (at < PASSED_MAX) s.key[at] = key;
+}
+
+// Logits that reach the k-th largest of the groups' maxima. Ends with a barrier.
+DEVICE void select_by_groups(Selection& s, const TopParams& p, const float* logits, const uint32_t* maxima) {
+    uint32_t largest = maxima[threadIdx.x];
+    uint32_t bound = bound_of_maxima(largest, p.k);
+    if (largest >= bound) s.group[count_up(&s.groups, 1)] = threadIdx.x;
+    sync_block();
+    uint32_t size = group_size(p.vocab);
+    for (uint32_t g = warp_id(); g < s.groups; g += blockDim.x / WARP) {
+        uint32_t first = s.group[g] * size, end = min(first + size, p.vocab);
+#pragma unroll 4
+        for (uint32_t i = first + lane_id(); i < end; i += WARP)
+            if (order_of(logits[i]) >= bound) pass(s, key_of(logits[i], i));
+    }
+    sync_block();
+}
+
+// The k largest keys exactly, whatever the logits; the bound is found bit by bit over all of them. Ends with a barrier.
+DEVICE void select_by_keys(Selection& s, const TopParams& p, const float* logits) {
+    uint64_t bound = 0;
+    for (int bit = 63; bit >= 0; bit--) {
+        uint64_t trial = bound | 1ull << bit;
+        uint32_t reach = 0;
+        for (uint32_t i = threadIdx.x; i < p.vocab; i += blockDim.x) reach += key_of(logits[i], i) >= trial;
+        // The counter of the round before is free again once everybody is here.
+        if (threadIdx.x == 0) s.counts[bit & 1] = 0;
+        sync_block();
+        count_up(&s.counts[bit & 1], reach);
+        sync_block();
+        if (s.counts[bit & 1] >= p.k) bound = trial;
+    }
+    if (threadIdx.x == 0) s.passed = 0;
+    sync_block();
+    for (uint32_t i = threadIdx.x; i < p.vocab; i += blockDim.x)
+        if (key_of(logits[i], i) >= bound) pass(s, key_of(logits[i], i));
+    sync_block();
+}
+
+// Writes the keys that have fewer than k above them. Eight lanes count for one key.
+DEVICE void write_ranked(const Selection& s, uint32_t k, Candidate* out) {
+    constexpr uint32_t SHARE = 8;
+    uint32_t passed = min(s.passed, PASSED_MAX);
+    uint32_t part = threadIdx.x % SHARE, each = blockDim.x / SHARE;
+    // All lanes of a warp take the same number of rounds.
+    for (uint32_t first = 0; first < passed; first += each) {
+        uint32_t c = first + threadIdx.x / SHARE;
+        uint64_t key = c < passed ? s.key[c] : 0;
+        int above = 0;
+        for (uint32_t i = part; i < passed; i += SHARE) above += s.key[i] > key;
+        for (int mask = 1; mask < int(SHARE); mask *= 2) above += shuffle_xor(above, mask);
+        if (c < passed && part == 0 && uint32_t(above) < k)
+            out[above] = Candidate{0xffffffffu - uint32_t(key), logit_of(uint32_t(key >> 32))};
+    }
+}
+
+// One block of `GROUPS` threads a row. Where k exceeds the vocabulary, what is left of the row's output stays as it is.
+KERNEL __launch_bounds__(GROUPS) top_select(PARAM TopParams p) {
+    __shared__ Selection s;
+    start_next();
+    if (threadIdx.x == 0) s.groups = s.passed = 0;
+    wait_previous();
+    uint64_t row = blockIdx.x;
+    const float* logits = p.logits + row * p.vocab;
+    select_by_groups(s, p, logits, reinterpret_cast<const uint32_t*>(p.scratch) + row * GROUPS);
+    if (s.passed > PASSED_MAX) {
+        // The count is read by all before it is reset.
+        sync_block();
+        select_by_keys(s, p, logits);
+    }
+    write_ranked(s, p.k, p.out + row * p.k);
+}
