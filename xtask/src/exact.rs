@@ -261,8 +261,8 @@ impl DeviceSizes for Swapping {
     fn attention_buffers(&self, bucket: Bucket, shape: &AttentionShape) -> AttentionBuffers {
         self.0.attention_buffers(bucket, shape)
     }
-    fn ring_slots(&self, slot_bytes: u64) -> u32 {
-        self.0.ring_slots(slot_bytes)
+    fn ring_slots(&self, slot_bytes: u64, weight_bytes: u64) -> u32 {
+        self.0.ring_slots(slot_bytes, weight_bytes)
     }
 }
 

@@ -3,17 +3,37 @@
 #![allow(unsafe_code)]
 #![allow(missing_docs)]
 
-/// A plain struct that a kernel takes by value.
+/// A home is a frame's number, or this bit and the block's index among the distinct tail blocks of the step.
+pub const HOME_TAIL: u32 = 1 << 31;
+
+/// Plain data that the device reads as it is.
 ///
 /// # Safety
-/// `#[repr(C)]`, without padding, of integers and floats only.
-pub unsafe trait Params: Copy {
+/// Without padding, of integers and floats only.
+pub unsafe trait Plain: Copy {}
+
+// SAFETY: integers and floats.
+unsafe impl Plain for u32 {}
+// SAFETY: as above.
+unsafe impl Plain for f32 {}
+// SAFETY: as above.
+unsafe impl Plain for f64 {}
+
+/// The bytes of plain values.
+pub fn bytes_of<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: the trait's contract: every byte is initialised.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// A parameter struct that a kernel takes by value.
+pub trait Params: Plain {
     /// Its bytes.
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the trait's contract: every byte is initialised.
-        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+        bytes_of(std::slice::from_ref(self))
     }
 }
+
+impl<T: Plain> Params for T {}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
@@ -344,30 +364,30 @@ pub struct FillParams {
 }
 
 // SAFETY: `#[repr(C)]` structs of integers and floats; fields are ordered and counted so that there is no padding.
-unsafe impl Params for StepHeader {}
-unsafe impl Params for StepRow {}
-unsafe impl Params for StepView {}
-unsafe impl Params for Step {}
-unsafe impl Params for LayerBlocks {}
-unsafe impl Params for Q8Scale {}
-unsafe impl Params for Outputs {}
-unsafe impl Params for Matrix {}
-unsafe impl Params for MatVecParams {}
-unsafe impl Params for DequantParams {}
-unsafe impl Params for GemmParams {}
-unsafe impl Params for RepackParams {}
-unsafe impl Params for SyntheticParams {}
-unsafe impl Params for RopeTableParams {}
-unsafe impl Params for EmbedParams {}
-unsafe impl Params for NormParams {}
-unsafe impl Params for AddNormParams {}
-unsafe impl Params for GateParams {}
-unsafe impl Params for SoftCapParams {}
-unsafe impl Params for RopeStoreParams {}
-unsafe impl Params for AttentionParams {}
-unsafe impl Params for GatherParams {}
-unsafe impl Params for Candidate {}
-unsafe impl Params for TopParams {}
-unsafe impl Params for SetParams {}
-unsafe impl Params for CopyParams {}
-unsafe impl Params for FillParams {}
+unsafe impl Plain for StepHeader {}
+unsafe impl Plain for StepRow {}
+unsafe impl Plain for StepView {}
+unsafe impl Plain for Step {}
+unsafe impl Plain for LayerBlocks {}
+unsafe impl Plain for Q8Scale {}
+unsafe impl Plain for Outputs {}
+unsafe impl Plain for Matrix {}
+unsafe impl Plain for MatVecParams {}
+unsafe impl Plain for DequantParams {}
+unsafe impl Plain for GemmParams {}
+unsafe impl Plain for RepackParams {}
+unsafe impl Plain for SyntheticParams {}
+unsafe impl Plain for RopeTableParams {}
+unsafe impl Plain for EmbedParams {}
+unsafe impl Plain for NormParams {}
+unsafe impl Plain for AddNormParams {}
+unsafe impl Plain for GateParams {}
+unsafe impl Plain for SoftCapParams {}
+unsafe impl Plain for RopeStoreParams {}
+unsafe impl Plain for AttentionParams {}
+unsafe impl Plain for GatherParams {}
+unsafe impl Plain for Candidate {}
+unsafe impl Plain for TopParams {}
+unsafe impl Plain for SetParams {}
+unsafe impl Plain for CopyParams {}
+unsafe impl Plain for FillParams {}

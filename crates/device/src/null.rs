@@ -42,7 +42,7 @@ impl DeviceSizes for NullLoader {
         AttentionBuffers { carry_elements: u64::from(shape.heads), ..AttentionBuffers::default() }
     }
 
-    fn ring_slots(&self, _slot_bytes: u64) -> u32 {
+    fn ring_slots(&self, _slot_bytes: u64, _weight_bytes: u64) -> u32 {
         RING_SLOTS
     }
 }

@@ -64,7 +64,7 @@ impl DeviceSizes for Sizes {
             scratch_bytes: shape.block_bytes(),
         }
     }
-    fn ring_slots(&self, _slot_bytes: u64) -> u32 {
+    fn ring_slots(&self, _slot_bytes: u64, _weight_bytes: u64) -> u32 {
         4
     }
 }

@@ -218,7 +218,7 @@ fn divide(
         }
         false => 0,
     };
-    let ring_slots = if spills { device.ring_slots(needs.slot_bytes) } else { 0 };
+    let ring_slots = if spills { device.ring_slots(needs.slot_bytes, lowered.weight_bytes) } else { 0 };
     let (extent_blocks, extents_max) = extents(needs, limits, spills);
 
     let mut map = MemoryMap::default();

@@ -96,8 +96,9 @@ pub trait DeviceSizes {
         0
     }
 
-    /// Slots of the ring that tail blocks are staged in, of `slot_bytes` each.
-    fn ring_slots(&self, slot_bytes: u64) -> u32;
+    /// Slots of the ring that tail blocks are staged in, of `slot_bytes` each, for a model of `weight_bytes`. A function of the
+    /// model alone: a ring that grew with the cap could shrink the window.
+    fn ring_slots(&self, slot_bytes: u64, weight_bytes: u64) -> u32;
 
     /// Bytes of what is uploaded for each step: rows, tables, and `gathered_row_bytes` for each row whose embedding the host has.
     fn step_bytes(&self, limits: &Limits, gathered_row_bytes: u64) -> u64 {

@@ -58,7 +58,7 @@ impl DeviceSizes for CpuLoader {
         }
     }
 
-    fn ring_slots(&self, _slot_bytes: u64) -> u32 {
+    fn ring_slots(&self, _slot_bytes: u64, _weight_bytes: u64) -> u32 {
         self.threads.max(RING_SLOTS_MIN) as u32
     }
 }

@@ -35,7 +35,7 @@ impl DeviceSizes for NaiveLoader {
     }
 
     /// Blocks of the tail are read where they are.
-    fn ring_slots(&self, _slot_bytes: u64) -> u32 {
+    fn ring_slots(&self, _slot_bytes: u64, _weight_bytes: u64) -> u32 {
         0
     }
 }

@@ -37,7 +37,7 @@ impl DeviceSizes for Fake {
         }
     }
 
-    fn ring_slots(&self, _slot_bytes: u64) -> u32 {
+    fn ring_slots(&self, _slot_bytes: u64, _weight_bytes: u64) -> u32 {
         self.ring_slots
     }
 }
