@@ -10,7 +10,9 @@ use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 use tailrace_device::kv::{Home, StepPlan};
 use tailrace_device::plan::{AttentionBuffers, AttentionShape, Bucket, DeviceSizes, Plan};
-use tailrace_device::{DeviceError, Executor, HighWater, LoadOptions, Loader, Submission, Traffic, WeightFile};
+use tailrace_device::{
+    DeviceError, Executor, HighWater, LoadOptions, Loader, Rates, Submission, Traffic, WeightSource,
+};
 use tailrace_engine::{Handle, OpenModel};
 use tailrace_plan::Limits;
 use tailrace_types::{Bytes, TokenId, WeightType};
@@ -270,11 +272,17 @@ impl Loader for Swapping {
     fn load(
         &self,
         plan: Plan,
-        weights: &dyn WeightFile,
+        weights: WeightSource<'_>,
         options: LoadOptions,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Executor>, DeviceError> {
         Ok(Box::new(SwappingExecutor(self.0.load(plan, weights, options, progress)?)))
+    }
+    fn rates(&self) -> Result<Rates, DeviceError> {
+        self.0.rates()
+    }
+    fn name(&self) -> String {
+        self.0.name()
     }
 }
 
@@ -296,6 +304,9 @@ impl Executor for SwappingExecutor {
     }
     fn logits(&mut self, rows: &[u32]) -> Result<&[f32], DeviceError> {
         self.0.logits(rows)
+    }
+    fn fill(&mut self, submission: &Submission<'_>, seed: u64) -> Result<(), DeviceError> {
+        self.0.fill(submission, seed)
     }
     fn high_water(&self) -> Vec<HighWater> {
         self.0.high_water()

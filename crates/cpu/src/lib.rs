@@ -6,6 +6,7 @@ pub mod naive;
 pub mod pack;
 pub mod pool;
 pub mod q8;
+mod rates;
 pub mod simd;
 
 pub use exec::CpuLoader;

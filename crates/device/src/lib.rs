@@ -2,6 +2,7 @@
 //! [`Executor`], which runs submissions and has no way to allocate.
 
 pub mod null;
+pub mod synthetic;
 
 use std::borrow::Cow;
 
@@ -58,6 +59,17 @@ pub enum WeightSource<'a> {
         /// Seed of the generator.
         seed: u64,
     },
+}
+
+impl WeightSource<'_> {
+    /// Calls `read` with the source as a file, for devices whose synthetic weights are those of
+    /// [`SyntheticWeights`](synthetic::SyntheticWeights).
+    pub fn with_file<T>(self, read: impl FnOnce(&dyn WeightFile) -> T) -> T {
+        match self {
+            WeightSource::File(file) => read(file),
+            WeightSource::Synthetic { seed } => read(&synthetic::SyntheticWeights::new(seed)),
+        }
+    }
 }
 
 /// A token and its logit.
@@ -158,7 +170,8 @@ pub trait Executor: Send {
     }
 
     /// Like [`Executor::submit`], but the cells of the rows become random numbers and nothing is computed: a deep cache without
-    /// its prefill, for benchmarks. Cells depend on the seed, their position, layer and place in the cell alone.
+    /// its prefill, for benchmarks. Cells depend on the seed, their position, layer and place in the cell alone: they are the
+    /// same on every device, see [`synthetic::cell`]. There are no logits of a filled row.
     fn fill(&mut self, submission: &Submission<'_>, seed: u64) -> Result<(), DeviceError>;
 
     /// Waits until everything that was submitted is done, transfers included.

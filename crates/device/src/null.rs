@@ -9,10 +9,11 @@
 
 use tailrace_types::{BLOCK_CELLS, ExtentId, FrameId, HostBlockId, SlotId, WeightType};
 
-use crate::kv::{Home, Phase, Place, SequencePlan, Transfer};
+use crate::kv::{Home, Phase, Place, SequencePlan, StepPlan, Transfer};
 use crate::plan::spec::Reach;
 use crate::plan::{AttentionBuffers, AttentionShape, Bucket, DeviceSizes, Plan, RowKind};
-use crate::{DeviceError, Executor, HighWater, LoadOptions, Loader, Row, Submission, Traffic, WeightFile};
+use crate::synthetic::{Numbers, mix};
+use crate::{DeviceError, Executor, HighWater, LoadOptions, Loader, Rates, Row, Submission, Traffic, WeightSource};
 
 const BLOCK: usize = BLOCK_CELLS as usize;
 /// Content of a cell that nobody may read.
@@ -51,12 +52,20 @@ impl Loader for NullLoader {
     fn load(
         &self,
         plan: Plan,
-        _weights: &dyn WeightFile,
+        _weights: WeightSource<'_>,
         _options: LoadOptions,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Executor>, DeviceError> {
         progress(1.0);
         Ok(Box::new(NullExecutor::new(plan, *self)))
+    }
+
+    fn rates(&self) -> Result<Rates, DeviceError> {
+        Ok(Rates::default())
+    }
+
+    fn name(&self) -> String {
+        "null".to_owned()
     }
 }
 
@@ -241,6 +250,46 @@ impl NullExecutor {
         &mut self.rings[slot.0 as usize * cells + position as usize % cells]
     }
 
+    /// Makes the transfers that come before, and calls `work` with each sequence and its rows.
+    fn step(
+        &mut self,
+        submission: &Submission<'_>,
+        mut work: impl FnMut(&mut Self, &Submission<'_>, usize, &[Row]) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let Submission { phase, rows, cache } = *submission;
+        let bucket = match phase {
+            Phase::Prefill => self.plan.prefill.rows,
+            Phase::Decode => self.plan.decode.rows,
+        };
+        if rows.len() > bucket as usize || (phase == Phase::Prefill && cache.sequences.len() > 1) {
+            return Err(DeviceError::Misuse("more rows or sequences than the bucket holds"));
+        }
+        self.transfer(&cache.before)?;
+        if !rows.is_empty() {
+            self.use_workspace(phase);
+        }
+        self.values.clear();
+        let mut done = 0;
+        for (view, sequence) in cache.sequences.iter().enumerate() {
+            let mine = rows.get(done..done + sequence.cells as usize);
+            let mine = mine.ok_or(DeviceError::Misuse("fewer rows than cells"))?;
+            let fits = |(i, row): (usize, &Row)| {
+                row.view as usize == view
+                    && row.position == sequence.first_cell + i as u32
+                    && row.token.0 < self.plan.vocab
+            };
+            if !mine.iter().enumerate().all(fits) {
+                return Err(DeviceError::Misuse("rows do not match the sequences"));
+            }
+            done += mine.len();
+            work(self, submission, view, mine)?;
+        }
+        match done == rows.len() {
+            true => Ok(()),
+            false => Err(DeviceError::Misuse("more rows than cells")),
+        }
+    }
+
     /// Computes the rows of one sequence and stores their cells.
     fn compute(&mut self, submission: &Submission<'_>, view: usize, rows: &[Row]) -> Result<(), DeviceError> {
         let cache = submission.cache;
@@ -261,20 +310,52 @@ impl NullExecutor {
                     value = fold(value, *self.ring_cell(sequence.slot, position))?;
                 }
             }
-            if !self.windows.is_empty() {
-                *self.ring_cell(sequence.slot, row.position) = value;
-            }
+            self.store(cache, sequence, row.position, value)?;
             if self.global {
-                let frame = cache.frame_of(sequence, row.position);
-                let frame = frame.ok_or(DeviceError::Misuse("a row without a frame to write to"))?;
-                if frame.0 >= self.plan.cache.core_frames() {
-                    return Err(DeviceError::Misuse("an overlay frame is written to"));
-                }
-                self.frame(frame)?[row.position as usize % BLOCK] = value;
                 // Read through the segments, as later rows and steps will.
                 seen = fold(seen, self.cell(row.position)?)?;
             }
             self.values.push(value);
+        }
+        Ok(())
+    }
+
+    /// Stores cells that depend on the seed and their position alone.
+    fn fill_rows(
+        &mut self,
+        submission: &Submission<'_>,
+        view: usize,
+        rows: &[Row],
+        seed: u64,
+    ) -> Result<(), DeviceError> {
+        let sequence = &submission.cache.sequences[view];
+        self.check_ring(sequence)?;
+        for row in rows {
+            // One number stands for all layers and elements. A cell that is poison by chance becomes another.
+            let value = Numbers::new(seed, 0, row.position).bits(0).min(POISON - 1);
+            self.store(submission.cache, sequence, row.position, value)?;
+        }
+        Ok(())
+    }
+
+    /// Stores a cell wherever the layers keep it.
+    fn store(
+        &mut self,
+        cache: &StepPlan,
+        sequence: &SequencePlan,
+        position: u32,
+        value: u64,
+    ) -> Result<(), DeviceError> {
+        if !self.windows.is_empty() {
+            *self.ring_cell(sequence.slot, position) = value;
+        }
+        if self.global {
+            let frame = cache.frame_of(sequence, position);
+            let frame = frame.ok_or(DeviceError::Misuse("a row without a frame to write to"))?;
+            if frame.0 >= self.plan.cache.core_frames() {
+                return Err(DeviceError::Misuse("an overlay frame is written to"));
+            }
+            self.frame(frame)?[position as usize % BLOCK] = value;
         }
         Ok(())
     }
@@ -331,53 +412,20 @@ fn fold(state: u64, cell: u64) -> Result<u64, DeviceError> {
     }
 }
 
-/// The output function of SplitMix64 (Steele, Lea, Flood 2014).
-fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
 impl Executor for NullExecutor {
     fn plan(&self) -> &Plan {
         &self.plan
     }
 
     fn submit(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
-        let Submission { phase, rows, cache } = *submission;
-        let bucket = match phase {
-            Phase::Prefill => self.plan.prefill.rows,
-            Phase::Decode => self.plan.decode.rows,
-        };
-        if rows.len() > bucket as usize || (phase == Phase::Prefill && cache.sequences.len() > 1) {
-            return Err(DeviceError::Misuse("more rows or sequences than the bucket holds"));
-        }
-        self.transfer(&cache.before)?;
-        if !rows.is_empty() {
-            self.use_workspace(phase);
-        }
-        self.values.clear();
-        let mut done = 0;
-        for (view, sequence) in cache.sequences.iter().enumerate() {
-            let mine = rows.get(done..done + sequence.cells as usize);
-            let mine = mine.ok_or(DeviceError::Misuse("fewer rows than cells"))?;
-            let fits = |(i, row): (usize, &Row)| {
-                row.view as usize == view
-                    && row.position == sequence.first_cell + i as u32
-                    && row.token.0 < self.plan.vocab
-            };
-            if !mine.iter().enumerate().all(fits) {
-                return Err(DeviceError::Misuse("rows do not match the sequences"));
-            }
-            done += mine.len();
-            self.compute(submission, view, mine)?;
-        }
-        if done != rows.len() {
-            return Err(DeviceError::Misuse("more rows than cells"));
-        }
-        self.traffic.tail_read_bytes += cache.tail_reads.len() as u64 * self.plan.cache.frame_bytes;
-        self.transfer(&cache.after)
+        self.step(submission, Self::compute)?;
+        self.traffic.tail_read_bytes += submission.cache.tail_reads.len() as u64 * self.plan.cache.frame_bytes;
+        self.transfer(&submission.cache.after)
+    }
+
+    fn fill(&mut self, submission: &Submission<'_>, seed: u64) -> Result<(), DeviceError> {
+        self.step(submission, |device, submission, view, rows| device.fill_rows(submission, view, rows, seed))?;
+        self.transfer(&submission.cache.after)
     }
 
     fn logits(&mut self, rows: &[u32]) -> Result<&[f32], DeviceError> {

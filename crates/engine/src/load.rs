@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tailrace_device::plan::spec::TensorSlice;
 use tailrace_device::plan::{DeviceSizes, Limits, ModelSpec, Plan, PlanError};
-use tailrace_device::{DeviceError, LoadOptions, Loader, WeightFile};
+use tailrace_device::{DeviceError, LoadOptions, Loader, WeightFile, WeightSource};
 use tailrace_gguf::{Gguf, GgufError, decode_row};
 use tailrace_models::{Model, ModelError};
 use tailrace_text::{ChatTemplate, Tokenizer};
@@ -115,7 +115,7 @@ impl OpenModel {
     ) -> Result<Handle, LoadError> {
         let plan = self.plan(limits, loader)?;
         self.gguf.check_length()?;
-        let executor = loader.load(plan, &GgufWeights::new(&self.gguf), options, progress)?;
+        let executor = loader.load(plan, WeightSource::File(&GgufWeights::new(&self.gguf)), options, progress)?;
         let tokenizer = Arc::clone(&self.tokenizer);
         Ok(Engine::start(EngineConfig { executor, tokenizer })?)
     }

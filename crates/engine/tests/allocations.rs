@@ -56,6 +56,10 @@ impl Executor for Watch {
         self.inner.logits(rows)
     }
 
+    fn fill(&mut self, submission: &Submission<'_>, seed: u64) -> Result<(), DeviceError> {
+        self.inner.fill(submission, seed)
+    }
+
     fn high_water(&self) -> Vec<HighWater> {
         self.inner.high_water()
     }

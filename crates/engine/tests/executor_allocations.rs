@@ -7,7 +7,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tailrace_cpu::{CpuLoader, Isa};
 use tailrace_device::kv::{Append, KvCache, KvConfig, Phase, StepPlan, Transfer};
 use tailrace_device::plan::{Limits, Plan};
-use tailrace_device::{LoadOptions, Loader, Row, Submission};
+use tailrace_device::{LoadOptions, Loader, Row, Submission, WeightSource};
 use tailrace_engine::{GgufWeights, open};
 use tailrace_types::{SlotId, TokenId};
 
@@ -30,7 +30,8 @@ fn submissions_and_logits_do_not_allocate() {
         let mut step = StepPlan::with_capacity(cache.config());
         let vocab = plan.vocab;
         let weights = GgufWeights::new(&model.gguf);
-        let mut executor = loader.load(plan, &weights, LoadOptions::default(), &mut |_| {}).unwrap();
+        let mut executor =
+            loader.load(plan, WeightSource::File(&weights), LoadOptions::default(), &mut |_| {}).unwrap();
         let slot = SlotId(0);
         cache.create(slot).unwrap();
         let (mut position, mut counted) = (0, 0);

@@ -28,6 +28,7 @@ pub(super) fn weights(
         match weight.form {
             WeightForm::Vector => vector(memory, file, weight)?,
             WeightForm::Matrix => matrix(memory, pool, file, weight)?,
+            WeightForm::HostRows => return Err(DeviceError::Misuse("the CPU keeps no weights beside its arena")),
         }
         done += weight.bytes;
         progress(done as f32 / total.max(1) as f32);

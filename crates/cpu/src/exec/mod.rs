@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tailrace_device::kv::{Home, Phase, StepPlan};
 use tailrace_device::plan::{AttentionBuffers, AttentionShape, Bucket, DeviceSizes, Plan, Program, RowKind};
-use tailrace_device::{DeviceError, Executor, HighWater, LoadOptions, Loader, Row, Submission, Traffic, WeightFile};
+use tailrace_device::{
+    DeviceError, Executor, HighWater, LoadOptions, Loader, Rates, Row, Submission, Traffic, WeightSource,
+};
 use tailrace_types::{SlotId, WeightType};
 
 use crate::pool::Pool;
@@ -67,18 +69,31 @@ impl Loader for CpuLoader {
     fn load(
         &self,
         plan: Plan,
-        weights: &dyn WeightFile,
+        weights: WeightSource<'_>,
         options: LoadOptions,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Executor>, DeviceError> {
         let memory = Memory::new(&plan)?;
         let mut pool = Pool::new(self.threads).map_err(|_| DeviceError::Worker)?;
-        load::weights(&plan, &memory, &mut pool, weights, progress)?;
-        let frequencies = load::frequencies(&plan, weights)?;
+        let frequencies = weights.with_file(|file| {
+            load::weights(&plan, &memory, &mut pool, file, progress)?;
+            load::frequencies(&plan, file)
+        })?;
         let step = Step::with_capacity(&plan);
         let machine =
             Machine { plan, memory, isa: self.isa, frequencies, poison: options.poison, tail_read: AtomicU64::new(0) };
         Ok(Box::new(CpuExecutor { machine, pool, step, traffic: Traffic::default() }))
+    }
+
+    fn rates(&self) -> Result<Rates, DeviceError> {
+        // Its own memory is the host's, and there is no link.
+        let host_read = crate::rates::host_read(self.threads)?;
+        Ok(Rates { device_read: host_read, host_read, ..Rates::default() })
+    }
+
+    fn name(&self) -> String {
+        let plural = if self.threads == 1 { "" } else { "s" };
+        format!("CPU, {} thread{plural}, {}", self.threads, self.isa.level().name())
     }
 }
 
@@ -197,24 +212,45 @@ struct CpuExecutor {
     traffic: Traffic,
 }
 
+impl CpuExecutor {
+    /// Takes over a submission and makes the transfers that come before.
+    fn begin(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
+        let Machine { plan, memory, poison, .. } = &mut self.machine;
+        self.step.set(plan, submission)?;
+        transfer::run(memory, plan, &submission.cache.before, *poison, &mut self.traffic)
+    }
+
+    /// Makes the transfers that come after.
+    fn end(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
+        let Machine { plan, memory, poison, .. } = &mut self.machine;
+        transfer::run(memory, plan, &submission.cache.after, *poison, &mut self.traffic)
+    }
+}
+
 impl Executor for CpuExecutor {
     fn plan(&self) -> &Plan {
         &self.machine.plan
     }
 
     fn submit(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
-        let Machine { plan, memory, poison, .. } = &mut self.machine;
-        self.step.set(plan, submission)?;
-        transfer::run(memory, plan, &submission.cache.before, *poison, &mut self.traffic)?;
+        self.begin(submission)?;
         if !self.step.rows.is_empty() {
-            let program = program(plan, submission.phase);
-            memory.note_program(RowKind::Workspace, program, self.step.rows.len());
             let (machine, step) = (&self.machine, &self.step);
-            let program = self::program(&machine.plan, submission.phase);
+            let program = program(&machine.plan, submission.phase);
+            machine.memory.note_program(RowKind::Workspace, program, step.rows.len());
             self.pool.run(|worker| ops::run_body(machine, program, step, worker));
         }
-        let Machine { plan, memory, poison, .. } = &mut self.machine;
-        transfer::run(memory, plan, &submission.cache.after, *poison, &mut self.traffic)
+        self.end(submission)
+    }
+
+    fn fill(&mut self, submission: &Submission<'_>, seed: u64) -> Result<(), DeviceError> {
+        self.begin(submission)?;
+        let (machine, step) = (&self.machine, &self.step);
+        let program = program(&machine.plan, submission.phase);
+        self.pool.run(|worker| ops::fill(machine, program, step, seed, worker));
+        // Nothing was computed that logits could be made of.
+        self.step.rows.clear();
+        self.end(submission)
     }
 
     fn logits(&mut self, rows: &[u32]) -> Result<&[f32], DeviceError> {

@@ -5,6 +5,7 @@ use tailrace_device::plan::spec::Activation;
 use tailrace_device::plan::{
     BufferId, CachePlace, Content, Gain, Inputs, LayerId, Op, Product, Program, WeightForm, WeightId,
 };
+use tailrace_device::synthetic;
 use tailrace_types::{BLOCK_CELLS, KvType, ROW_GROUP};
 
 use super::attention::{self, Buffers};
@@ -21,6 +22,16 @@ const CLAIM_BYTES: usize = 64 << 10;
 
 /// Pieces of a matrix for each worker at most: uneven cores even out.
 const CLAIMS_PER_WORKER: usize = 8;
+
+/// Values that are made at a time when cells are filled; a multiple of every storage type's block.
+const FILL_VALUES: usize = 64;
+
+/// The two parts of a cell.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Key,
+    Value,
+}
 
 /// Which arena a program's buffers are in.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,6 +54,12 @@ pub(super) struct Context<'a> {
 pub(super) fn run_body(machine: &Machine, program: &Program, step: &Step, worker: Worker<'_>) {
     let context = Context { machine, step, worker, program, place: Place::Workspace, rows: step.rows.len() };
     context.run();
+}
+
+/// Stores random cells for the rows of `step`, in place of computed ones.
+pub(super) fn fill(machine: &Machine, program: &Program, step: &Step, seed: u64, worker: Worker<'_>) {
+    let context = Context { machine, step, worker, program, place: Place::Workspace, rows: step.rows.len() };
+    context.each_row(|row| context.fill_row(row, seed));
 }
 
 /// Runs the head over `rows` of the last submission.
@@ -273,19 +290,55 @@ impl Context<'_> {
             let (k, v) = kv.split_at_mut(shape.kv_heads as usize * dk);
             prepare(q, norms.0, table);
             prepare(k, norms.1, table);
-            let (block, cell) = self.cell(layer, row);
-            let v_first = shape.kv_heads as usize * shape.k_head_bytes() as usize;
-            let heads = [(&*k, dk, shape.k_type, 0), (&*v, dv, shape.v_type, v_first)];
-            for (values, width, ty, first) in heads {
-                let row_bytes = ty.row_bytes(width as u32) as usize;
-                for (head, values) in values.chunks_exact(width).enumerate() {
-                    let at = first + (head * BLOCK_CELLS as usize + cell) * row_bytes;
-                    // SAFETY: this cell's row of this head lies in the block, and the cell belongs to this work item.
-                    let out = unsafe { std::slice::from_raw_parts_mut(block.add(at), row_bytes) };
-                    store(isa, ty, values, out);
-                }
+            for (head, values) in k.chunks_exact(dk).enumerate() {
+                // SAFETY: the row's cell belongs to this work item.
+                store(isa, shape.k_type, values, unsafe { self.cell_row(layer, row, Part::Key, head) });
+            }
+            for (head, values) in v.chunks_exact(dv).enumerate() {
+                // SAFETY: the row's cell belongs to this work item.
+                store(isa, shape.v_type, values, unsafe { self.cell_row(layer, row, Part::Value, head) });
             }
         });
+    }
+
+    /// Stores random cells of every layer for one row.
+    fn fill_row(&self, row: usize, seed: u64) {
+        for (i, layer) in self.machine.plan.layers.iter().enumerate() {
+            let id = LayerId(i as u32);
+            let (shape, numbers) = (&layer.shape, synthetic::cell(seed, id.0, self.row(row).position));
+            let parts = [(Part::Key, shape.dk, shape.k_type), (Part::Value, shape.dv, shape.v_type)];
+            let mut place = 0;
+            for (part, width, ty) in parts {
+                for head in 0..shape.kv_heads as usize {
+                    // SAFETY: the row's cell belongs to this work item.
+                    let out = unsafe { self.cell_row(id, row, part, head) };
+                    let row_bytes = ty.row_bytes(FILL_VALUES as u32) as usize;
+                    for (first, out) in (0..width as usize).step_by(FILL_VALUES).zip(out.chunks_mut(row_bytes)) {
+                        let count = FILL_VALUES.min(width as usize - first);
+                        let values: [f32; FILL_VALUES] = std::array::from_fn(|i| numbers.normal(place + i as u64));
+                        store(self.machine.isa, ty, &values[..count], out);
+                        place += count as u64;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The bytes of one head's key or value in the cell of a row.
+    ///
+    /// # Safety
+    /// The row's cell belongs to the caller's work item.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn cell_row(&self, layer: LayerId, row: usize, part: Part, head: usize) -> &mut [u8] {
+        let shape = &self.machine.plan.layers[layer.0 as usize].shape;
+        let (block, cell) = self.cell(layer, row);
+        let (first, row_bytes) = match part {
+            Part::Key => (0, shape.k_type.row_bytes(shape.dk)),
+            Part::Value => (shape.kv_heads as u64 * shape.k_head_bytes(), shape.v_type.row_bytes(shape.dv)),
+        };
+        let at = first as usize + (head * BLOCK_CELLS as usize + cell) * row_bytes as usize;
+        // SAFETY: this cell's row of this head lies in the block, and the cell belongs to this work item.
+        unsafe { std::slice::from_raw_parts_mut(block.add(at), row_bytes as usize) }
     }
 
     /// The block that receives a row's cell, and the cell's place in it.

@@ -5,16 +5,20 @@
 //! the formats that a plan leaves to the device: weights lie as the file has them, and a quantised row holds the values that
 //! its blocks stand for, as f64, in which they are exact.
 
-use tailrace_device::kv::{Phase, StepPlan};
+use tailrace_device::kv::{Phase, StepPlan, Transfer};
 use tailrace_device::plan::{
-    AttentionBuffers, AttentionShape, Bucket, BufferId, DeviceSizes, MemoryRow, Op, Plan, Program, RowKind, Weight, WeightForm,
+    AttentionBuffers, AttentionShape, Bucket, BufferId, DeviceSizes, MemoryRow, Op, Plan, Program, RowKind, Weight,
+    WeightForm,
 };
-use tailrace_device::{DeviceError, Executor, HighWater, LoadOptions, Loader, Row, Submission, Traffic, WeightFile};
+use tailrace_device::{
+    DeviceError, Executor, HighWater, LoadOptions, Loader, Rates, Row, Submission, Traffic, WeightFile, WeightSource,
+};
 use tailrace_types::WeightType;
 
 use super::memory::{Arena, Memory, NAN_BYTE};
 use super::ops::{Model, Run};
 use super::rope::inverse_frequencies;
+use crate::rates::host_read;
 
 /// Makes executors that compute with the naive kernels, on one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,21 +48,32 @@ impl Loader for NaiveLoader {
     fn load(
         &self,
         plan: Plan,
-        weights: &dyn WeightFile,
+        weights: WeightSource<'_>,
         options: LoadOptions,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Executor>, DeviceError> {
         let memory = Memory::new(&plan)?;
-        let frequencies = plan.ropes.iter().map(|rope| {
-            let factors = rope.factors.as_ref().map(|factors| weights.values(factors)).transpose()?;
-            Ok(inverse_frequencies(rope, factors.as_deref()))
-        });
-        let frequencies = frequencies.collect::<Result<_, DeviceError>>()?;
-        let weights = plan.weights.iter().map(|weight| read(weights, weight)).collect::<Result<_, _>>()?;
+        let (weights, frequencies) = weights.with_file(|file| {
+            let weights = plan.weights.iter().map(|weight| read(file, weight)).collect::<Result<_, _>>()?;
+            let frequencies = plan.ropes.iter().map(|rope| {
+                let factors = rope.factors.as_ref().map(|factors| file.values(factors)).transpose()?;
+                Ok(inverse_frequencies(rope, factors.as_deref()))
+            });
+            Ok((weights, frequencies.collect::<Result<_, DeviceError>>()?))
+        })?;
         progress(1.0);
         let model = Model { plan, weights, frequencies, poison: options.poison };
         let (rows, logits) = (Vec::new(), Vec::new());
         Ok(Box::new(NaiveExecutor { model, memory, phase: Phase::Prefill, rows, logits, traffic: Traffic::default() }))
+    }
+
+    fn rates(&self) -> Result<Rates, DeviceError> {
+        let host_read = host_read(1)?;
+        Ok(Rates { device_read: host_read, host_read, ..Rates::default() })
+    }
+
+    fn name(&self) -> String {
+        "CPU, naive kernels".to_owned()
     }
 }
 
@@ -66,6 +81,7 @@ impl Loader for NaiveLoader {
 fn read(file: &dyn WeightFile, weight: &Weight) -> Result<Vec<u8>, DeviceError> {
     let bytes = match weight.form {
         WeightForm::Matrix => file.rows(&weight.slice, 0, weight.slice.rows)?.into_owned(),
+        WeightForm::HostRows => return Err(DeviceError::Misuse("a plan for another device")),
         WeightForm::Vector => file.values(&weight.slice)?.iter().flat_map(|x| x.to_le_bytes()).collect(),
     };
     match bytes.len() as u64 == weight.bytes {
@@ -123,6 +139,20 @@ impl NaiveExecutor {
         }
         Run { model, memory, program, arena: Arena::Workspace, rows, cache }.run()
     }
+
+    /// Takes over a submission and makes the transfers that come before.
+    fn begin(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
+        let Submission { phase, rows, cache } = *submission;
+        self.phase = phase;
+        self.rows = rows.to_vec();
+        self.check(cache)?;
+        self.transfer(&cache.before)
+    }
+
+    fn transfer(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
+        let Model { plan, poison, .. } = &self.model;
+        self.memory.transfer(plan, transfers, *poison, &mut self.traffic)
+    }
 }
 
 impl Executor for NaiveExecutor {
@@ -131,18 +161,22 @@ impl Executor for NaiveExecutor {
     }
 
     fn submit(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
-        let Submission { phase, rows, cache } = *submission;
-        self.phase = phase;
-        self.rows = rows.to_vec();
-        self.check(cache)?;
-        let Model { plan, poison, .. } = &self.model;
-        self.memory.transfer(plan, &cache.before, *poison, &mut self.traffic)?;
-        if !rows.is_empty() {
+        self.begin(submission)?;
+        let cache = submission.cache;
+        if !self.rows.is_empty() {
             self.compute(cache)?;
             self.traffic.tail_read_bytes += cache.tail_reads.len() as u64 * self.model.plan.cache.frame_bytes;
         }
-        let Model { plan, poison, .. } = &self.model;
-        self.memory.transfer(plan, &cache.after, *poison, &mut self.traffic)
+        self.transfer(&cache.after)
+    }
+
+    fn fill(&mut self, submission: &Submission<'_>, seed: u64) -> Result<(), DeviceError> {
+        self.begin(submission)?;
+        let rows = std::mem::take(&mut self.rows);
+        let NaiveExecutor { model, memory, .. } = self;
+        let (program, cache) = (&model.plan.prefill, submission.cache);
+        Run { model, memory, program, arena: Arena::Workspace, rows: &rows, cache }.fill(seed)?;
+        self.transfer(&cache.after)
     }
 
     fn logits(&mut self, rows: &[u32]) -> Result<&[f32], DeviceError> {

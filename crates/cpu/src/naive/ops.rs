@@ -6,7 +6,7 @@ use tailrace_device::plan::spec::{Activation, Reach};
 use tailrace_device::plan::{
     Buffer, BufferId, CachePlace, Content, Gain, Inputs, Layer, LayerId, Op, Plan, Product, Program, WeightId,
 };
-use tailrace_device::{DeviceError, Row};
+use tailrace_device::{DeviceError, Row, synthetic};
 use tailrace_gguf::decode_row;
 use tailrace_types::{BLOCK_CELLS, KvType};
 
@@ -116,7 +116,7 @@ impl Run<'_> {
 
     /// Writes a buffer's rows.
     fn each_row(&mut self, dst: BufferId, values: impl Fn(&Self, usize) -> Result<Vec<f32>, DeviceError>) -> Done {
-        self.each_input(Inputs { f32: Some(dst), q8: None }, values)
+        self.each_input(Inputs { f32: Some(dst), q8: None, bf16: None }, values)
     }
 
     /// Writes rows of matrix inputs in the formats that are asked for.
@@ -210,7 +210,7 @@ impl Run<'_> {
     ) -> Done {
         let layer = self.layer(id).clone();
         let shape = layer.shape;
-        let (dk, dv) = (shape.dk as usize, shape.dv as usize);
+        let dk = shape.dk as usize;
         let pairing = self.model.plan.ropes[layer.rope.0 as usize].pairing;
         let (mut values, table) = (self.read(qkv, row)?, self.read(table, row)?);
         let (qk, v) = values.split_at_mut((shape.heads + shape.kv_heads) as usize * dk);
@@ -221,16 +221,37 @@ impl Run<'_> {
             }
             turn(values, pairing, &table);
         }
-        let Row { position, view, .. } = self.rows[row];
-        let k = &qk[shape.heads as usize * dk..];
-        for head in 0..shape.kv_heads {
-            let [k_cell, v_cell] = self.cell(id, view, head, position)?;
-            let (k, v) = (&k[head as usize * dk..][..dk], &v[head as usize * dv..][..dv]);
+        self.store(id, self.rows[row], &qk[shape.heads as usize * dk..], v)?;
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        self.memory.bytes_mut(self.row_part(qkv, row))?.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    /// Writes a row's cell: keys and values of all heads.
+    fn store(&mut self, id: LayerId, row: Row, k: &[f32], v: &[f32]) -> Done {
+        let shape = self.layer(id).shape;
+        let heads = k.chunks_exact(shape.dk as usize).zip(v.chunks_exact(shape.dv as usize));
+        for (head, (k, v)) in heads.enumerate() {
+            let [k_cell, v_cell] = self.cell(id, row.view, head as u32, row.position)?;
             self.memory.bytes_mut(k_cell)?.copy_from_slice(&encode(shape.k_type, k));
             self.memory.bytes_mut(v_cell)?.copy_from_slice(&encode(shape.v_type, v));
         }
-        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-        self.memory.bytes_mut(self.row_part(qkv, row))?.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    /// Writes random cells for every row, in each layer.
+    pub(super) fn fill(&mut self, seed: u64) -> Done {
+        for &row in self.rows {
+            for layer in 0..self.model.plan.layers.len() as u32 {
+                let shape = self.layer(LayerId(layer)).shape;
+                let numbers = synthetic::cell(seed, layer, row.position);
+                let keys = u64::from(shape.kv_heads * shape.dk);
+                let all = keys + u64::from(shape.kv_heads * shape.dv);
+                let values: Vec<f32> = (0..all).map(|place| numbers.normal(place)).collect();
+                let (k, v) = values.split_at(keys as usize);
+                self.store(LayerId(layer), row, k, v)?;
+            }
+        }
         Ok(())
     }
 
