@@ -2,6 +2,7 @@
 //! [`Executor`], which runs submissions and has no way to allocate.
 
 pub mod null;
+pub mod rope;
 pub mod synthetic;
 
 use std::borrow::Cow;
