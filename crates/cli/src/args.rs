@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn refusals_name_the_flag() {
         for (args, says) in [
-            (&["plan", "-m", "x", "-ctk", "q3"][..], "known: f16, f32"),
+            (&["plan", "-m", "x", "-ctk", "q3"][..], "known: f16, bf16, f32"),
             (&["plan", "-m", "x", "--vram-target", "lots"], "is no size"),
             (&["plan", "-m", "x", "-c", "-5"], "-5"),
             (&["run", "-m", "x", "-p", "a", "-f", "b"], "cannot be used with"),

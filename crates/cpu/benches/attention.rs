@@ -48,6 +48,7 @@ fn shapes() -> Vec<(&'static str, usize, HeadShape)> {
     };
     vec![
         ("8 heads x 4, 128, f16", 8, shape(4, 128, KvType::F16)),
+        ("8 heads x 4, 128, bf16", 8, shape(4, 128, KvType::Bf16)),
         ("8 heads x 4, 128, f32", 8, shape(4, 128, KvType::F32)),
         ("3 heads x 3, 64, f16 (SmolLM2)", 3, shape(3, 64, KvType::F16)),
         ("2 heads x 7, 64, f16 (Qwen2.5 0.5B)", 2, shape(7, 64, KvType::F16)),
@@ -130,11 +131,12 @@ impl Layer {
         let mut state = seed;
         let mut next = || {
             state = state.wrapping_mul(747796405).wrapping_add(2891336453);
-            // Small values of either type: exponents from 2^-8 to 2^-1.
+            // Small values: exponents from 2^-8 to 2^-1.
             [(state >> 8) as u8, 0x20 | (state >> 24) as u8 & 0x9b]
         };
         let bytes = match shape.k_type {
             KvType::F16 => (0..size / 2).flat_map(|_| next()).collect(),
+            KvType::Bf16 => (0..size / 2).flat_map(|_| [next()[0], 0x3d]).collect(),
             KvType::F32 => (0..size / 4).flat_map(|_| [0, 0, next()[0], 0x3d]).collect(),
         };
         Layer { bytes, k_head, v_head, kv_heads }

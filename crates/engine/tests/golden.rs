@@ -272,6 +272,32 @@ fn naive_and_simd_agree_on_a_spilled_tail() {
     }
 }
 
+/// Two executors round a cell differently now and then, which moves a row by a small part of what the type itself does.
+#[test]
+fn every_cache_type_spills_without_a_change() {
+    let golden = named("llama-tied");
+    let tokens = golden.repeated(LONG);
+    let device = simd(Isa::detect());
+    let way = |k_type, v_type| {
+        let limits = Limits { k_type, v_type, ..Way::exact(LONG).limits };
+        Way { limits, prompt: 1400, poison: false }
+    };
+    let spilled = |way: Way| {
+        let (spilled, state) = way.clone().spilled().run(&golden.model, &device, &tokens);
+        let (resident, _) = way.run(&golden.model, &device, &tokens);
+        assert!(state.traffic.tail_read_bytes > 0 && spilled.bits() == resident.bits());
+        spilled
+    };
+    let exact = spilled(way(KvType::F32, KvType::F32));
+    for (k_type, v_type) in [(KvType::F16, KvType::F16), (KvType::Bf16, KvType::Bf16), (KvType::Bf16, KvType::F32)] {
+        let logits = spilled(way(k_type, v_type));
+        let (naive, _) = way(k_type, v_type).spilled().run(&golden.model, &NaiveLoader, &tokens);
+        let (apart, _) = largest_and_median(&logits.distances(&naive));
+        let (rounding, _) = largest_and_median(&logits.distances(&exact));
+        assert!(rounding > 1e-3 && apart < rounding / 4.0, "{k_type}, {v_type}: {apart:e} of {rounding:e}");
+    }
+}
+
 #[test]
 fn other_sequences_change_no_bit() {
     const SEQUENCES: usize = 3;

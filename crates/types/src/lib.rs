@@ -137,18 +137,21 @@ impl fmt::Display for WeightType {
 pub enum KvType {
     /// 16-bit float.
     F16,
+    /// bfloat16: the range of f32 with 8 bits of precision.
+    Bf16,
     /// 32-bit float.
     F32,
 }
 
 impl KvType {
     /// Every type.
-    pub const ALL: &[KvType] = &[KvType::F16, KvType::F32];
+    pub const ALL: &[KvType] = &[KvType::F16, KvType::Bf16, KvType::F32];
 
     /// The name used on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             KvType::F16 => "f16",
+            KvType::Bf16 => "bf16",
             KvType::F32 => "f32",
         }
     }
@@ -161,7 +164,7 @@ impl KvType {
     /// Elements and bytes of one block.
     pub const fn block(self) -> BlockType {
         match self {
-            KvType::F16 => BlockType { elements: 1, bytes: 2 },
+            KvType::F16 | KvType::Bf16 => BlockType { elements: 1, bytes: 2 },
             KvType::F32 => BlockType { elements: 1, bytes: 4 },
         }
     }
@@ -217,5 +220,6 @@ mod tests {
         assert_eq!(WeightType::Q4_K.block().bytes_of(32), None);
         assert_eq!(WeightType::F32.block().bytes_of(u64::MAX), None);
         assert_eq!(KvType::F16.row_bytes(64), 128);
+        assert_eq!(KvType::from_name("bf16"), Some(KvType::Bf16));
     }
 }

@@ -201,8 +201,8 @@ fn limits() {
         ("-np", "0", 1, "(-np) must be at least 1"),
         ("-np", "100000", 1, "at most 4096"),
         ("-ub", "0", 1, "(-ub) must be at least 1"),
-        ("-ctk", "q3", 2, "known: f16, f32"),
-        ("-ctv", "int9", 2, "known: f16, f32"),
+        ("-ctk", "q3", 2, "known: f16, bf16, f32"),
+        ("-ctv", "int9", 2, "known: f16, bf16, f32"),
         ("--activations", "f8", 2, "possible values: auto, f32"),
         ("-ngl", "99", 2, "-ngl is a flag of llama.cpp"),
     ] {

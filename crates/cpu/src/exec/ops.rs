@@ -6,12 +6,13 @@ use tailrace_device::plan::{
     BufferId, CachePlace, Content, Gain, Inputs, LayerId, Op, Product, Program, WeightForm, WeightId,
 };
 use tailrace_device::synthetic;
-use tailrace_types::{BLOCK_CELLS, KvType, ROW_GROUP};
+use tailrace_types::{BLOCK_CELLS, ROW_GROUP};
 
 use super::attention::{self, Buffers};
 use super::memory::{Rows, weight};
 use super::{Machine, Step};
 use crate::pool::Worker;
+use crate::simd::cells::store;
 use crate::simd::elementwise as ew;
 use crate::simd::matmul::{Columns, Epilogue, Weights, matmul_f32, matmul_q8};
 use crate::simd::quantize::{Q8Rows, quantize_row};
@@ -383,17 +384,5 @@ impl Context<'_> {
             ew::rms_norm_in_place(isa, y, w, gain.eps);
             ew::add(isa, x, y);
         });
-    }
-}
-
-/// Writes one head's values as a row of the cache.
-fn store(isa: crate::simd::isa::Isa, ty: KvType, values: &[f32], out: &mut [u8]) {
-    match ty {
-        KvType::F16 => ew::store_f16(isa, values, out),
-        KvType::F32 => {
-            for (value, out) in values.iter().zip(out.as_chunks_mut::<4>().0) {
-                *out = value.to_le_bytes();
-            }
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! The ops of a program, one after another, each over all rows.
 
-use half::f16;
+use half::{bf16, f16};
 use tailrace_device::kv::{SequencePlan, StepPlan};
 use tailrace_device::plan::spec::{Activation, Reach};
 use tailrace_device::plan::{
@@ -340,6 +340,7 @@ fn doubles(bytes: &[u8]) -> Vec<f64> {
 fn encode(ty: KvType, values: &[f32]) -> Vec<u8> {
     match ty {
         KvType::F16 => values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect(),
+        KvType::Bf16 => values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect(),
         KvType::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
     }
 }
@@ -347,6 +348,7 @@ fn encode(ty: KvType, values: &[f32]) -> Vec<u8> {
 fn decode(ty: KvType, bytes: &[u8]) -> Vec<f32> {
     match ty {
         KvType::F16 => bytes.as_chunks::<2>().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()).collect(),
+        KvType::Bf16 => bytes.as_chunks::<2>().0.iter().map(|&b| bf16::from_le_bytes(b).to_f32()).collect(),
         KvType::F32 => floats(bytes),
     }
 }

@@ -357,10 +357,9 @@ impl<'a> Work<'a> {
                 records[r * record + 1] = l;
             }
         }
-        let v = match (self.direct, self.shape.v_type) {
-            (true, KvType::F16) => ValueRows::F16(self.leaf.v),
-            (true, KvType::F32) => ValueRows::F32(self.leaf.v),
-            (false, _) => ValueRows::Unpacked(v),
+        let v = match self.direct {
+            true => ValueRows::Stored(self.shape.v_type, self.leaf.v),
+            false => ValueRows::Unpacked(v),
         };
         for strip in strips(&cells, strip_cells(self.shape.dv)) {
             self.values(block, &strip, v, weights, records, &mut ahead);

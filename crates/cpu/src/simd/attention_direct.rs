@@ -9,7 +9,8 @@
 
 use tailrace_types::KvType;
 
-use super::attention_tiles::{CELLS, TILE_ROWS_MAX, load_columns, with_rows};
+use super::attention_tiles::{CELLS, TILE_ROWS_MAX, with_rows};
+use super::cells::{Cells, with_cells};
 use super::isa::Isa;
 use super::lanes::{LANES, Lanes, lanes_kernel};
 
@@ -65,30 +66,27 @@ pub(super) fn dot_packed(isa: Isa, ty: KvType, q: &[&[f32]], rows: &[u8], scores
     }
     let (k, scores) = (rows.as_ptr(), scores.as_mut_ptr());
     // SAFETY: `R` is the length of `q`; the sizes are asserted above.
-    with_rows!(q.len(), R => unsafe {
-        match ty {
-            KvType::F16 => packed_rows::<R, true>(isa, &queries, dk, k, count, scores, ahead),
-            KvType::F32 => packed_rows::<R, false>(isa, &queries, dk, k, count, scores, ahead),
-        }
-    })
+    with_rows!(q.len(), R => with_cells!(ty, C => unsafe {
+        packed_rows::<R, C>(isa, &queries, dk, k, count, scores, ahead)
+    }))
 }
 
 lanes_kernel! {
-    fn packed_rows[const R: usize, const F16: bool](
+    fn packed_rows[const R: usize, C: Cells](
         q: &[*const f32; TILE_ROWS_MAX],
         dk: usize,
         k: *const u8,
         count: usize,
         scores: *mut f32,
         ahead: &mut Ahead,
-    ) = packed_rows_body[R, F16];
+    ) = packed_rows_body[R, C];
 }
 
 /// # Safety
 /// The first `R` pointers of `q` are readable for `dk` values, `k` for `16 * count` rows, and
 /// `scores` is writable for `R` rows; `dk` is a multiple of 16.
 #[inline(always)]
-unsafe fn packed_rows_body<L: Lanes, const R: usize, const F16: bool>(
+unsafe fn packed_rows_body<L: Lanes, const R: usize, C: Cells>(
     q: &[*const f32; TILE_ROWS_MAX],
     dk: usize,
     k: *const u8,
@@ -96,7 +94,7 @@ unsafe fn packed_rows_body<L: Lanes, const R: usize, const F16: bool>(
     scores: *mut f32,
     ahead: &mut Ahead,
 ) {
-    let lines = LANES * LANES * if F16 { 2 } else { 4 } / LINE;
+    let lines = LANES * LANES * C::BYTES / LINE;
     let mut soon = *ahead;
     for panel in 0..count {
         // SAFETY: panel < count and d < dk.
@@ -106,7 +104,7 @@ unsafe fn packed_rows_body<L: Lanes, const R: usize, const F16: bool>(
                 for _ in 0..lines {
                     soon.step::<L>();
                 }
-                let columns = load_columns::<L, F16>(k, panel * LANES * dk + d, dk);
+                let columns = C::load_columns::<L>(k, panel * LANES * dk + d, dk);
                 for (i, column) in columns.into_iter().enumerate() {
                     for r in 0..R {
                         sums[r] = column.fma(L::splat(*q[r].add(d + i)), sums[r]);

@@ -1,6 +1,6 @@
 //! Attention over leaves against the reference, and the row law bit by bit.
 
-use half::f16;
+use half::{bf16, f16};
 use proptest::prelude::*;
 use tailrace_types::KvType;
 
@@ -26,6 +26,7 @@ impl Noise {
 fn encode(ty: KvType, values: &[f32]) -> Vec<u8> {
     match ty {
         KvType::F16 => values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect(),
+        KvType::Bf16 => values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect(),
         KvType::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
     }
 }
@@ -33,6 +34,7 @@ fn encode(ty: KvType, values: &[f32]) -> Vec<u8> {
 fn stored(ty: KvType, x: f32) -> f32 {
     match ty {
         KvType::F16 => f16::from_f32(x).to_f32(),
+        KvType::Bf16 => bf16::from_f32(x).to_f32(),
         KvType::F32 => x,
     }
 }
@@ -187,8 +189,8 @@ fn head_sizes_and_types() {
         (192, 128),
         (576, 512),
     ]) {
-        for k_type in [KvType::F16, KvType::F32] {
-            for v_type in [KvType::F16, KvType::F32] {
+        for &k_type in KvType::ALL {
+            for &v_type in KvType::ALL {
                 let scale = 1.0 / (dk as f32).sqrt();
                 check(HeadShape { dk, dv, k_type, v_type, scale, ..SHAPE }, 300, &[299], None);
             }
@@ -302,8 +304,8 @@ proptest! {
         dv in 1usize..6,
         window in prop_oneof![Just(None), (1u32..400).prop_map(Some)],
         cap in prop_oneof![Just(None), Just(Some(1.0))],
-        k_type in prop_oneof![Just(KvType::F16), Just(KvType::F32)],
-        v_type in prop_oneof![Just(KvType::F16), Just(KvType::F32)],
+        k_type in prop::sample::select(KvType::ALL),
+        v_type in prop::sample::select(KvType::ALL),
         more in 0usize..300,
         pick in any::<prop::sample::Index>(),
     ) {

@@ -9,10 +9,10 @@
 // into registers.
 #![allow(clippy::needless_range_loop)]
 
-use half::f16;
 use tailrace_types::KvType;
 
 use super::attention_direct::{Ahead, LINE};
+use super::cells::{self, Cells, with_cells};
 use super::isa::Isa;
 use super::lanes::{LANES, Lanes, LanesKind, lanes_kernel};
 
@@ -75,24 +75,18 @@ pub(super) fn unpack_k(isa: Isa, ty: KvType, dk: usize, rows: &[u8], panels: &mu
     let count = rows.len() / (LANES * ty.row_bytes(dk as u32) as usize);
     assert!(panels.len() >= count * LANES * dk);
     // SAFETY: `rows` holds `count` panels of rows, and `panels` has room for as many values.
-    unsafe {
-        let to = panels.as_mut_ptr();
-        match ty {
-            KvType::F16 => k_panels::<true>(isa, rows.as_ptr(), count, dk, to),
-            KvType::F32 => k_panels::<false>(isa, rows.as_ptr(), count, dk, to),
-        }
-    }
+    with_cells!(ty, C => unsafe { k_panels::<C>(isa, rows.as_ptr(), count, dk, panels.as_mut_ptr()) });
 }
 
 lanes_kernel! {
-    fn k_panels[const F16: bool](rows: *const u8, count: usize, dk: usize, to: *mut f32)
-        = k_panels_body[F16];
+    fn k_panels[C: Cells](rows: *const u8, count: usize, dk: usize, to: *mut f32)
+        = k_panels_body[C];
 }
 
 /// # Safety
 /// `rows` is readable for `16 * count` rows of `dk` values, `to` writable for as many `f32`.
 #[inline(always)]
-unsafe fn k_panels_body<L: Lanes, const F16: bool>(rows: *const u8, count: usize, dk: usize, to: *mut f32) {
+unsafe fn k_panels_body<L: Lanes, C: Cells>(rows: *const u8, count: usize, dk: usize, to: *mut f32) {
     for panel in 0..count {
         for d in (0..dk).step_by(LANES) {
             let n = (dk - d).min(LANES);
@@ -100,11 +94,11 @@ unsafe fn k_panels_body<L: Lanes, const F16: bool>(rows: *const u8, count: usize
             // SAFETY: row < 16 * count and d + n <= dk.
             unsafe {
                 let columns = if n == LANES {
-                    load_columns::<L, F16>(rows, first, dk)
+                    C::load_columns(rows, first, dk)
                 } else {
                     let mut block = [L::zero(); LANES];
                     for (i, row) in block.iter_mut().enumerate() {
-                        *row = load_kv::<L, F16>(rows, first + i * dk, n);
+                        *row = C::load::<L>(rows, first + i * dk, n);
                     }
                     L::transpose(block)
                 };
@@ -117,70 +111,28 @@ unsafe fn k_panels_body<L: Lanes, const F16: bool>(rows: *const u8, count: usize
     }
 }
 
-/// The columns of the 16 x 16 values whose row `i` starts at element `first + i * stride`.
-///
-/// # Safety
-/// The rows are readable.
-#[inline(always)]
-pub(super) unsafe fn load_columns<L: Lanes, const F16: bool>(k: *const u8, first: usize, stride: usize) -> [L; LANES] {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if F16 {
-            return L::load_f16_columns(k.cast::<f16>().add(first), stride);
-        }
-        let mut rows = [L::zero(); LANES];
-        for (i, row) in rows.iter_mut().enumerate() {
-            *row = load_kv::<L, F16>(k, first + i * stride, LANES);
-        }
-        L::transpose(rows)
-    }
-}
-
-/// `n <= 16` values from the `element`-th on, zeros in the other lanes.
-///
-/// # Safety
-/// The named elements are readable.
-#[inline(always)]
-unsafe fn load_kv<L: Lanes, const F16: bool>(rows: *const u8, element: usize, n: usize) -> L {
-    // SAFETY: the caller's contract; loads need no alignment.
-    unsafe {
-        match (F16, n) {
-            (true, LANES) => L::load_f16(rows.cast::<f16>().add(element)),
-            (true, _) => L::load_f16_first(rows.cast::<f16>().add(element), n),
-            (false, LANES) => L::load(rows.cast::<f32>().add(element)),
-            (false, _) => L::load_first(rows.cast::<f32>().add(element), n),
-        }
-    }
-}
-
 /// Unpacks V rows of `dv` values of type `ty` to rows of `dv` rounded up to 16, zero padded.
 pub(super) fn unpack_v(isa: Isa, ty: KvType, dv: usize, rows: &[u8], to: &mut [f32]) {
     let count = rows.len() / ty.row_bytes(dv as u32) as usize;
     assert!(to.len() >= count * dv.next_multiple_of(LANES));
     // SAFETY: `rows` holds `count` rows, and `to` has room for as many padded ones.
-    unsafe {
-        let to = to.as_mut_ptr();
-        match ty {
-            KvType::F16 => v_rows::<true>(isa, rows.as_ptr(), count, dv, to),
-            KvType::F32 => v_rows::<false>(isa, rows.as_ptr(), count, dv, to),
-        }
-    }
+    with_cells!(ty, C => unsafe { v_rows::<C>(isa, rows.as_ptr(), count, dv, to.as_mut_ptr()) });
 }
 
 lanes_kernel! {
-    fn v_rows[const F16: bool](rows: *const u8, count: usize, dv: usize, to: *mut f32)
-        = v_rows_body[F16];
+    fn v_rows[C: Cells](rows: *const u8, count: usize, dv: usize, to: *mut f32)
+        = v_rows_body[C];
 }
 
 /// # Safety
 /// `rows` is readable for `count` rows of `dv` values, `to` writable for as many padded rows.
 #[inline(always)]
-unsafe fn v_rows_body<L: Lanes, const F16: bool>(rows: *const u8, count: usize, dv: usize, mut to: *mut f32) {
+unsafe fn v_rows_body<L: Lanes, C: Cells>(rows: *const u8, count: usize, dv: usize, mut to: *mut f32) {
     for row in 0..count {
         for d in (0..dv).step_by(LANES) {
             // SAFETY: row < count and d < dv.
             unsafe {
-                load_kv::<L, F16>(rows, row * dv + d, (dv - d).min(LANES)).store(to);
+                C::load::<L>(rows, row * dv + d, (dv - d).min(LANES)).store(to);
                 to = to.add(LANES);
             }
         }
@@ -355,10 +307,8 @@ unsafe fn softmax_row_body<L: Lanes, const CAP: bool>(
 /// Value rows as they are stored, or unpacked to rows of a multiple of 16 values.
 #[derive(Clone, Copy)]
 pub(super) enum ValueRows<'a> {
-    /// Rows of `dv` 16-bit floats, `dv` a multiple of 16.
-    F16(&'a [u8]),
-    /// Rows of `dv` floats in stored form, `dv` a multiple of 16.
-    F32(&'a [u8]),
+    /// Rows of `dv` values of that type, `dv` a multiple of 16.
+    Stored(KvType, &'a [u8]),
     /// Rows of `dv` rounded up to 16.
     Unpacked(&'a [f32]),
 }
@@ -389,8 +339,7 @@ pub(super) fn add_values(
 ) {
     let (rows, width) = (tile.rows, tile.width);
     let values = match v {
-        ValueRows::F16(v) => v.len() / size_of::<f16>(),
-        ValueRows::F32(v) => v.len() / size_of::<f32>(),
+        ValueRows::Stored(ty, v) => v.len() / ty.row_bytes(1) as usize,
         ValueRows::Unpacked(v) => v.len(),
     };
     assert!(width.is_multiple_of(LANES) && tile.cells.end <= values / width);
@@ -400,29 +349,30 @@ pub(super) fn add_values(
     // SAFETY: the sizes are asserted above.
     with_rows!(rows, R => unsafe {
         match v {
-            ValueRows::F16(v) => value_rows::<R, true>(isa, tile, weights, v.as_ptr(), sums, ahead),
-            ValueRows::F32(v) => value_rows::<R, false>(isa, tile, weights, v.as_ptr(), sums, ahead),
+            ValueRows::Stored(ty, v) => {
+                with_cells!(ty, C => value_rows::<R, C>(isa, tile, weights, v.as_ptr(), sums, ahead))
+            }
             ValueRows::Unpacked(v) => {
-                value_rows::<R, false>(isa, tile, weights, v.as_ptr().cast(), sums, ahead)
+                value_rows::<R, cells::F32>(isa, tile, weights, v.as_ptr().cast(), sums, ahead)
             }
         }
     })
 }
 
 lanes_kernel! {
-    fn value_rows[const R: usize, const F16: bool](
+    fn value_rows[const R: usize, C: Cells](
         tile: &ValueTile,
         weights: *const f32,
         v: *const u8,
         sums: *mut f32,
         ahead: &mut Ahead,
-    ) = value_rows_body[R, F16];
+    ) = value_rows_body[R, C];
 }
 
 /// # Safety
 /// The pointers cover the rows, cells and columns of the tile, which has `R` rows.
 #[inline(always)]
-unsafe fn value_rows_body<L: Lanes, const R: usize, const F16: bool>(
+unsafe fn value_rows_body<L: Lanes, const R: usize, C: Cells>(
     tile: &ValueTile,
     weights: *const f32,
     v: *const u8,
@@ -441,10 +391,10 @@ unsafe fn value_rows_body<L: Lanes, const R: usize, const F16: bool>(
         unsafe {
             let column = done * LANES;
             match width {
-                8 => value_tile::<L, R, 8, F16>(tile, column, weights, v, sums, ahead),
-                4 => value_tile::<L, R, 4, F16>(tile, column, weights, v, sums, ahead),
-                2 => value_tile::<L, R, 2, F16>(tile, column, weights, v, sums, ahead),
-                _ => value_tile::<L, R, 1, F16>(tile, column, weights, v, sums, ahead),
+                8 => value_tile::<L, R, 8, C>(tile, column, weights, v, sums, ahead),
+                4 => value_tile::<L, R, 4, C>(tile, column, weights, v, sums, ahead),
+                2 => value_tile::<L, R, 2, C>(tile, column, weights, v, sums, ahead),
+                _ => value_tile::<L, R, 1, C>(tile, column, weights, v, sums, ahead),
             }
         }
         done += width;
@@ -454,7 +404,7 @@ unsafe fn value_rows_body<L: Lanes, const R: usize, const F16: bool>(
 /// # Safety
 /// As [`value_rows_body`], for `16 * W` columns from `column` on.
 #[inline(always)]
-unsafe fn value_tile<L: Lanes, const R: usize, const W: usize, const F16: bool>(
+unsafe fn value_tile<L: Lanes, const R: usize, const W: usize, C: Cells>(
     tile: &ValueTile,
     column: usize,
     weights: *const f32,
@@ -463,7 +413,7 @@ unsafe fn value_tile<L: Lanes, const R: usize, const W: usize, const F16: bool>(
     ahead: &mut Ahead,
 ) {
     // Lines that the columns of one cell cover; rounded up for narrow tiles.
-    let lines = (W * LANES * if F16 { 2 } else { 4 }).div_ceil(LINE);
+    let lines = (W * LANES * C::BYTES).div_ceil(LINE);
     let mut soon = *ahead;
     // SAFETY: cells and columns are the tile's, and the tile covers R rows.
     unsafe {
@@ -481,7 +431,7 @@ unsafe fn value_tile<L: Lanes, const R: usize, const W: usize, const F16: bool>(
             let first = cell * tile.width + column;
             let mut row = [L::zero(); W];
             for (w, x) in row.iter_mut().enumerate() {
-                *x = load_kv::<L, F16>(v, first + w * LANES, LANES);
+                *x = C::load::<L>(v, first + w * LANES, LANES);
             }
             for r in 0..R {
                 let p = L::splat(*weights.add(r * CELLS + cell));

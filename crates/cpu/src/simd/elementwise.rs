@@ -209,31 +209,3 @@ unsafe fn soft_cap_body<L: Lanes>(x: *mut f32, cap: f32, n: usize) {
         }
     }
 }
-
-/// Writes `x` as cache rows of 16-bit floats, rounded to nearest even.
-///
-/// # Panics
-/// If `out` is not two bytes for each value.
-pub fn store_f16(isa: Isa, x: &[f32], out: &mut [u8]) {
-    assert_eq!(out.len(), 2 * x.len());
-    // SAFETY: `out` has room for as many 16-bit values; stores need no alignment.
-    unsafe { store_f16_row(isa, x.as_ptr(), out.as_mut_ptr(), x.len()) };
-}
-
-lanes_kernel! {
-    fn store_f16_row[](x: *const f32, out: *mut u8, n: usize) = store_f16_body[];
-}
-
-/// # Safety
-/// `x` holds `n` values and `out` has room for `2 * n` bytes.
-#[inline(always)]
-unsafe fn store_f16_body<L: Lanes>(x: *const f32, out: *mut u8, n: usize) {
-    for i in (0..n).step_by(LANES) {
-        let left = (n - i).min(LANES);
-        // SAFETY: i + left <= n.
-        unsafe {
-            let v = L::load_first(x.add(i), left);
-            v.store_f16_first(out.add(2 * i).cast(), left);
-        }
-    }
-}

@@ -1,7 +1,5 @@
 //! Row operations against their references, at every length around the vector's.
 
-use half::f16;
-
 use tailrace_device::plan::spec::Pairing;
 
 use super::elementwise::*;
@@ -111,19 +109,6 @@ fn rope_turns_pairs_and_keeps_the_rest() {
                 }
                 assert_eq!(got[dims..], row(head, 5)[dims..], "{what}");
             }
-        }
-    }
-}
-
-#[test]
-fn cache_rows_round_like_half() {
-    for isa in Isa::available() {
-        for n in LENGTHS {
-            let x = row(n, 9);
-            let mut out = vec![0; 2 * n];
-            store_f16(isa, &x, &mut out);
-            let want: Vec<u8> = x.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect();
-            assert_eq!(out, want, "{isa:?} n = {n}");
         }
     }
 }

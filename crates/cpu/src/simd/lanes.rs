@@ -171,6 +171,22 @@ pub(crate) unsafe trait Lanes: Copy {
         }
     }
 
+    /// The columns of the 16 x 16 matrix of bfloat16 values whose row `i` starts at `i * stride`.
+    ///
+    /// # Safety
+    /// Each row is readable for 16 values.
+    #[inline(always)]
+    unsafe fn load_bf16_columns(from: *const bf16, stride: usize) -> [Self; LANES] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut rows = [Self::zero(); LANES];
+            for (i, row) in rows.iter_mut().enumerate() {
+                *row = Self::load_bf16(from.add(i * stride));
+            }
+            Self::transpose(rows)
+        }
+    }
+
     /// Asks for the cache line at `from`, which may be any address.
     fn prefetch(from: *const u8);
 
@@ -216,6 +232,35 @@ pub(crate) unsafe trait Lanes: Copy {
         unsafe {
             self.store_f16(whole.as_mut_ptr());
             std::ptr::copy_nonoverlapping(whole.as_ptr(), to, n.min(LANES));
+        }
+    }
+
+    /// The first `n <= 16` bfloat16 values, zeros in the other lanes.
+    ///
+    /// # Safety
+    /// `from` is readable for `n` values.
+    #[inline(always)]
+    unsafe fn load_bf16_first(from: *const bf16, n: usize) -> Self {
+        let mut whole = [bf16::ZERO; LANES];
+        // SAFETY: the caller vouches for `n` values, of which at most 16 are copied.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, whole.as_mut_ptr(), n.min(LANES));
+            Self::load_bf16(whole.as_ptr())
+        }
+    }
+
+    /// Writes the first `n <= 16` values as bfloat16, rounded to nearest even. Few processors have an instruction for it,
+    /// and a cell is stored once.
+    ///
+    /// # Safety
+    /// `to` is writable for `n` values.
+    #[inline(always)]
+    unsafe fn store_bf16_first(self, to: *mut bf16, n: usize) {
+        let mut whole = [0.0; LANES];
+        // SAFETY: the array has room for all lanes; the caller vouches for `n` values, of which at most 16 are written.
+        unsafe {
+            self.store(whole.as_mut_ptr());
+            std::ptr::copy_nonoverlapping(whole.map(bf16::from_f32).as_ptr(), to, n.min(LANES));
         }
     }
 

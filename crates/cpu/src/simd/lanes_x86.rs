@@ -10,6 +10,68 @@ use super::lanes::{LANES, Lanes};
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Lanes(pub(super) __m512);
 
+/// The columns of 16 rows of 16 values, f16 or bfloat16. Two rows a register, so that half as many shuffles move the
+/// same values, and the conversion comes last.
+///
+/// # Safety
+/// The processor has AVX-512, and row `i` is readable for 16 values at `i * stride`.
+#[inline(always)]
+unsafe fn columns_of_16_bits<const BRAIN: bool>(from: *const u16, stride: usize) -> [Avx512Lanes; LANES] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut r = [_mm512_setzero_si512(); 8];
+        for (i, r) in r.iter_mut().enumerate() {
+            let low = _mm256_loadu_si256(from.add(i * stride).cast());
+            let high = _mm256_loadu_si256(from.add((i + 8) * stride).cast());
+            *r = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+        }
+        // The quarters are 8 x 8 matrices: interleave by 1, 2 and 4 values.
+        let mut by_2 = r;
+        for i in 0..4 {
+            by_2[2 * i] = _mm512_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
+            by_2[2 * i + 1] = _mm512_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+        }
+        let mut by_4 = by_2;
+        for i in 0..2 {
+            for j in 0..2 {
+                let (a, b) = (by_2[4 * i + j], by_2[4 * i + j + 2]);
+                by_4[4 * i + 2 * j] = _mm512_unpacklo_epi32(a, b);
+                by_4[4 * i + 2 * j + 1] = _mm512_unpackhi_epi32(a, b);
+            }
+        }
+        let mut out = [Avx512Lanes::splat(0.0); LANES];
+        for j in 0..4 {
+            let (a, b) = (by_4[j], by_4[4 + j]);
+            let pair = [_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)];
+            for (k, columns) in pair.into_iter().enumerate() {
+                // Column 2j + k of rows 0 .. 8 and 8 .. 16 is in quarters 0 and 2, column
+                // 8 + 2j + k in quarters 1 and 3.
+                let columns = _mm512_shuffle_i64x2::<0b11_01_10_00>(columns, columns);
+                let low = _mm512_castsi512_si256(columns);
+                let high = _mm512_extracti64x4_epi64::<1>(columns);
+                out[2 * j + k].0 = widen::<BRAIN>(low);
+                out[8 + 2 * j + k].0 = widen::<BRAIN>(high);
+            }
+        }
+        out
+    }
+}
+
+/// Sixteen 16-bit floats, or bfloat16 values.
+///
+/// # Safety
+/// The processor has AVX-512.
+#[inline(always)]
+unsafe fn widen<const BRAIN: bool>(bits: __m256i) -> __m512 {
+    // SAFETY: the caller's contract. A bfloat16 is the upper half of an f32.
+    unsafe {
+        match BRAIN {
+            true => _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits))),
+            false => _mm512_cvtph_ps(bits),
+        }
+    }
+}
+
 /// A mask of the lanes with index below `n`.
 #[inline(always)]
 fn mask_first(n: usize) -> __mmask16 {
@@ -43,16 +105,13 @@ unsafe impl Lanes for Avx512Lanes {
     #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> Self {
         // SAFETY: see the impl.
-        Avx512Lanes(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
+        Avx512Lanes(unsafe { widen::<false>(_mm256_loadu_si256(from.cast())) })
     }
 
     #[inline(always)]
     unsafe fn load_bf16(from: *const bf16) -> Self {
-        // SAFETY: see the impl. A bfloat16 is the upper half of an f32.
-        unsafe {
-            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
-            Avx512Lanes(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
-        }
+        // SAFETY: see the impl.
+        Avx512Lanes(unsafe { widen::<true>(_mm256_loadu_si256(from.cast())) })
     }
 
     #[inline(always)]
@@ -163,48 +222,16 @@ unsafe impl Lanes for Avx512Lanes {
         }
     }
 
-    /// Two rows a register, so that half as many shuffles move the same values, and the
-    /// conversion comes last.
     #[inline(always)]
     unsafe fn load_f16_columns(from: *const f16, stride: usize) -> [Self; LANES] {
-        // SAFETY: see the impl.
-        unsafe {
-            let mut r = [_mm512_setzero_si512(); 8];
-            for (i, r) in r.iter_mut().enumerate() {
-                let low = _mm256_loadu_si256(from.add(i * stride).cast());
-                let high = _mm256_loadu_si256(from.add((i + 8) * stride).cast());
-                *r = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
-            }
-            // The quarters are 8 x 8 matrices: interleave by 1, 2 and 4 values.
-            let mut by_2 = r;
-            for i in 0..4 {
-                by_2[2 * i] = _mm512_unpacklo_epi16(r[2 * i], r[2 * i + 1]);
-                by_2[2 * i + 1] = _mm512_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
-            }
-            let mut by_4 = by_2;
-            for i in 0..2 {
-                for j in 0..2 {
-                    let (a, b) = (by_2[4 * i + j], by_2[4 * i + j + 2]);
-                    by_4[4 * i + 2 * j] = _mm512_unpacklo_epi32(a, b);
-                    by_4[4 * i + 2 * j + 1] = _mm512_unpackhi_epi32(a, b);
-                }
-            }
-            let mut out = [Self::splat(0.0); LANES];
-            for j in 0..4 {
-                let (a, b) = (by_4[j], by_4[4 + j]);
-                let pair = [_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)];
-                for (k, columns) in pair.into_iter().enumerate() {
-                    // Column 2j + k of rows 0 .. 8 and 8 .. 16 is in quarters 0 and 2, column
-                    // 8 + 2j + k in quarters 1 and 3.
-                    let columns = _mm512_shuffle_i64x2::<0b11_01_10_00>(columns, columns);
-                    let low = _mm512_castsi512_si256(columns);
-                    let high = _mm512_extracti64x4_epi64::<1>(columns);
-                    out[2 * j + k].0 = _mm512_cvtph_ps(low);
-                    out[8 + 2 * j + k].0 = _mm512_cvtph_ps(high);
-                }
-            }
-            out
-        }
+        // SAFETY: the caller's contract.
+        unsafe { columns_of_16_bits::<false>(from.cast(), stride) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16_columns(from: *const bf16, stride: usize) -> [Self; LANES] {
+        // SAFETY: the caller's contract.
+        unsafe { columns_of_16_bits::<true>(from.cast(), stride) }
     }
 
     #[inline(always)]

@@ -9,6 +9,7 @@ mod attention_direct;
 #[cfg(test)]
 mod attention_tests;
 mod attention_tiles;
+pub mod cells;
 pub(crate) mod dispatch;
 pub(crate) mod dot;
 #[cfg(target_arch = "x86_64")]

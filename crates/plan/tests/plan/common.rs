@@ -198,7 +198,7 @@ pub(crate) fn cases() -> impl Strategy<Value = Case> {
         leaf_batch,
         scratch_bytes,
     });
-    let kv = prop_oneof![Just(KvType::F16), Just(KvType::F32)];
+    let kv = prop::sample::select(KvType::ALL);
     let limits = (1u32..16_000, 1u32..6, 1u32..1500, 1u32..20, 0u32..600, kv.clone(), kv).prop_map(
         |(context, sequences, chunk, logit_rows, rollback_cells, k_type, v_type)| Limits {
             sequences,
