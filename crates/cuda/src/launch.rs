@@ -5,6 +5,7 @@ pub mod elementwise;
 pub mod gemm;
 pub mod head;
 pub mod matvec;
+pub mod rates;
 pub mod weights;
 
 /// Bytes of the largest parameter struct.

@@ -147,14 +147,14 @@ pub struct DequantParams {
 pub struct GemmParams {
     pub a: u64,
     pub b: u64,
-    pub bias: u64,
+    pub bias: [u64; 3],
     pub c: u64,
+    pub begins: [u32; 3],
     pub m: u32,
     pub n: u32,
     pub k: u32,
     pub c_cols: u32,
     pub accumulate: u32,
-    pub reserved: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

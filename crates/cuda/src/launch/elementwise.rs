@@ -1,11 +1,11 @@
-//! Launches of `kernels/elementwise.cu` and `kernels/cells.cu`.
+//! Launches of `kernels/elementwise.cu`, `kernels/rope_store.cu` and `kernels/cells.cu`.
 //!
 //! `rows` is the number of rows that a launch can serve; how many there are stands in the step's header.
 
 use super::Launch;
 use crate::params::{
-    AddNormParams, CopyParams, FillParams, GateParams, GatherParams, NormParams, RopeStoreParams, RopeTableParams,
-    SetParams, SoftCapParams,
+    AddNormParams, CopyParams, FillParams, GateParams, GatherParams, NormParams, Params, RopeStoreParams,
+    RopeTableParams, SetParams, SoftCapParams,
 };
 
 const WARP: u32 = 32;
@@ -13,16 +13,32 @@ const THREADS: u32 = 256;
 const THREADS_MAX: u32 = 1024;
 /// Values of a thread's vector access.
 const QUAD: u32 = 4;
-/// Quads of a row that a thread of a norm keeps in registers.
-const HELD: u32 = 4;
 /// Largest grid in y.
 const GRID_Y_MAX: u32 = 65_535;
 /// Thread blocks that fill the card with loads and stores.
 const FILLING_BLOCKS: u32 = 2_048;
 
-/// Threads for a norm of rows of `cols` values. A row's bits depend on it, so it must not depend on anything else.
-fn norm_threads(cols: u32) -> u32 {
-    cols.div_ceil(QUAD * HELD).next_multiple_of(WARP).clamp(WARP, THREADS_MAX)
+/// Rows from which a thread of a norm takes two shares.
+const MANY_ROWS: u32 = 64;
+
+/// Shares that the quads of a row of `cols` values are dealt to for the sum of its squares. A row's bits depend on it, so it
+/// must not depend on anything else.
+fn norm_shares(cols: u32) -> u32 {
+    let quads = cols.div_ceil(QUAD);
+    let shares = if quads <= 512 { quads } else { quads.div_ceil(2) };
+    shares.next_multiple_of(2 * WARP).min(THREADS_MAX)
+}
+
+/// A norm of `rows` rows. Its kernels have the same result: for few rows, for many, and for rows that are no whole quads.
+fn norm<P: Params>(kernels: [&'static str; 3], params: &P, cols: u32, rows: u32) -> Launch {
+    let [few, many, odd] = kernels;
+    let shares = norm_shares(cols);
+    let (kernel, threads) = match (cols % QUAD, rows) {
+        (0, ..MANY_ROWS) => (few, shares),
+        (0, _) => (many, shares / 2),
+        _ => (odd, shares),
+    };
+    Launch::new(kernel, [rows, 1, 1], threads, params)
 }
 
 /// Blocks that cover the quads of a row, for each of `rows` rows.
@@ -32,12 +48,12 @@ fn quads_grid(cols: u32, rows: u32) -> [u32; 3] {
 
 /// `dst = norm(src)`.
 pub fn rms_norm(params: &NormParams, rows: u32) -> Launch {
-    Launch::new("rms_norm", [rows, 1, 1], norm_threads(params.cols), params)
+    norm(["rms_norm", "rms_norm_many", "rms_norm_odd"], params, params.cols, rows)
 }
 
 /// `dst += norm(src)`.
 pub fn add_norm(params: &AddNormParams, rows: u32) -> Launch {
-    Launch::new("add_norm", [rows, 1, 1], norm_threads(params.cols), params)
+    norm(["add_norm", "add_norm_many", "add_norm_odd"], params, params.cols, rows)
 }
 
 /// `dst = act(gate) * up`.
@@ -57,8 +73,15 @@ pub fn rope_table(params: &RopeTableParams, rows: u32) -> Launch {
 
 /// Norms and rope of q and k; k and v go into the cache.
 pub fn rope_store(params: &RopeStoreParams, rows: u32) -> Launch {
+    let whole = params.dv == params.dk && 2 * params.pairs == params.dk;
+    let (kernel, lanes) = match params.dk {
+        64 if whole => ("rope_store_64", 8),
+        128 if whole => ("rope_store_128", 16),
+        256 if whole => ("rope_store_256", 32),
+        _ => ("rope_store", WARP),
+    };
     let heads = params.heads + 2 * params.kv_heads;
-    Launch::new("rope_store", [rows, heads.div_ceil(THREADS / WARP), 1], THREADS, params)
+    Launch::new(kernel, [rows, heads.div_ceil(THREADS / lanes), 1], THREADS, params)
 }
 
 /// Copies `params.count` rows.

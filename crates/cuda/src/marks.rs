@@ -1,0 +1,60 @@
+//! Events at numbered points of a stream, in order.
+
+use std::collections::VecDeque;
+
+use tailrace_device::DeviceError;
+
+use crate::driver::{Driver, Event, Stream};
+
+/// Marks that one stream leaves, each after the work up to some number, for another stream to wait for.
+///
+/// Events are used in turn. The pool must be as large as the number of marks that can matter at once; an older one is then
+/// covered by those after it.
+pub(crate) struct Marks {
+    from: Stream,
+    to: Stream,
+    events: Vec<Event>,
+    next: usize,
+    marks: VecDeque<(u64, usize)>,
+    /// Number that the other stream is known to wait for.
+    reached: u64,
+}
+
+impl Marks {
+    /// Marks left by `from` for `to`, of which `count` matter at once.
+    pub(crate) fn new(driver: &dyn Driver, from: Stream, to: Stream, count: usize) -> Result<Self, DeviceError> {
+        let events = (0..count.max(1)).map(|_| driver.event(false)).collect::<Result<_, _>>()?;
+        Ok(Marks { from, to, events, next: 0, marks: VecDeque::with_capacity(count.max(1)), reached: 0 })
+    }
+
+    /// Marks that the work up to number `end` has been given to the stream.
+    pub(crate) fn record(&mut self, driver: &dyn Driver, end: u64) -> Result<(), DeviceError> {
+        if self.marks.len() == self.events.len() {
+            self.marks.pop_front();
+        }
+        driver.record(self.from, self.events[self.next])?;
+        self.marks.push_back((end, self.next));
+        self.next = (self.next + 1) % self.events.len();
+        Ok(())
+    }
+
+    /// Lets the other stream wait until the work up to number `end` is done. What was waited for before is not waited for again.
+    pub(crate) fn wait(&mut self, driver: &dyn Driver, end: u64) -> Result<(), DeviceError> {
+        let mut last = None;
+        while self.reached < end
+            && let Some((mark, event)) = self.marks.pop_front()
+        {
+            (self.reached, last) = (mark, Some(event));
+        }
+        match last {
+            Some(event) => driver.wait(self.to, self.events[event]),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn free(&mut self, driver: &dyn Driver) {
+        for event in self.events.drain(..) {
+            driver.free_event(event);
+        }
+    }
+}
