@@ -11,6 +11,10 @@
 #include "matvec_types.cuh"
 #include "weight_ring.cuh"
 
+#ifndef BATCH_OF
+#define BATCH_OF(R) (R <= 2 ? 4 : R == 4 ? 2 : 1)
+#endif
+
 namespace matvec {
 
 // Sums of R values over the lanes; lane l ends with that of value l % R. Neighbours are added first.
@@ -37,39 +41,76 @@ DEVICE int dot16(uint4 a, uint4 b) {
     return dot4(a.w, b.w, sum);
 }
 
-// Adds the product of unit `unit` of the row with R rows of quantised activations at `x`.
-template <class T, int R> struct QuantisedUnit {
-    static DEVICE void add(float (&acc)[R], weights::Block block, uint32_t unit, const uint8_t* x, const MatVecParams& p) {
-        // Lanes 4 apart read different halves first: a lane's 32 bytes would meet those of the fourth next in the same banks.
-        int first = lane_id() >> 2 & 1, sub = unit % T::UNITS;
-        uint4 w0 = T::codes(block, sub, first), w1 = T::codes(block, sub, first ^ 1);
-        typename T::Scale scale = T::scale(block, sub);
+// The weights of a unit in registers, and their products with R rows of activations at `x`.
+template <class T> struct QuantisedUnit {
+    // Lanes 4 apart read different halves first: a lane's 32 bytes would meet those of the fourth next in the same banks.
+    static DEVICE int first_half() { return lane_id() >> 2 & 1; }
+
+    uint4 codes[2];
+    typename T::Scale scale;
+
+    DEVICE void load(weights::Block block, uint32_t unit) {
+        uint32_t sub = unit % T::UNITS;
+        codes[0] = T::codes(block, sub, first_half());
+        codes[1] = T::codes(block, sub, first_half() ^ 1);
+        scale = T::scale(block, sub);
+    }
+    template <int R> DEVICE void add_to(float (&acc)[R], uint32_t unit, const uint8_t* x, const MatVecParams& p) const {
+        int first = first_half();
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const uint8_t* row = x + r * p.x_row_bytes;
             uint4 x0 = weights::sixteen_at(row + unit * 32 + first * 16), x1 = weights::sixteen_at(row + unit * 32 + (first ^ 1) * 16);
             Q8Scale x_scale = *reinterpret_cast<const Q8Scale*>(row + p.k + unit * sizeof(Q8Scale));
-            int d0 = dot16(w0, x0), d1 = dot16(w1, x1);
+            int d0 = dot16(codes[0], x0), d1 = dot16(codes[1], x1);
             acc[r] = T::add(acc[r], scale, first ? d1 : d0, first ? d0 : d1, x_scale);
         }
     }
 };
 
-template <class T, int R> struct FloatUnit {
-    static DEVICE void add(float (&acc)[R], weights::Block block, uint32_t unit, const uint8_t* x, const MatVecParams& p) {
-        int first = lane_id() >> 2 & 1;
+template <class T> struct FloatUnit {
+    static DEVICE int first_half() { return lane_id() >> 2 & 1; }
+
+    float4 values[2];
+
+    DEVICE void load(weights::Block block, uint32_t) {
+        for (int i = 0; i < 2; i++) values[i] = T::values(block[0], first_half() ^ i);
+    }
+    template <int R> DEVICE void add_to(float (&acc)[R], uint32_t unit, const uint8_t* x, const MatVecParams& p) const {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int half = first ^ i;
-            float4 w = T::values(block[0], half);
+            float4 w = values[i];
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                float4 v = *reinterpret_cast<const float4*>(x + r * p.x_row_bytes + unit * 32 + half * 16);
+                float4 v = *reinterpret_cast<const float4*>(x + r * p.x_row_bytes + unit * 32 + (first_half() ^ i) * 16);
                 acc[r] = fma_rn(w.x, v.x, fma_rn(w.y, v.y, fma_rn(w.z, v.z, fma_rn(w.w, v.w, acc[r]))));
             }
         }
     }
 };
+
+// Adds units u, u + 32, .. of each lane, COUNT of them, of a row that begins at `row_at` of the stream. The ring has the
+// weights' place back before they are used.
+template <int COUNT, class T, class Unit, int R>
+DEVICE void add_units(float (&acc)[R], WeightRing<T>& ring, uint32_t row_at, uint32_t u, uint32_t units, const uint8_t* x,
+                      const MatVecParams& p) {
+    uint32_t done = row_at + min(u + COUNT * WARP, units) / T::UNITS;
+    ring.await(done);
+    Unit weights[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        uint32_t unit = min(u + i * WARP + lane_id(), units - 1);
+        const uint8_t* block[4];
+        ring.block(row_at + unit / T::UNITS, block);
+        weights[i].load(block, unit);
+    }
+    ring.release(done);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        uint32_t unit = u + i * WARP + lane_id();
+        if (COUNT > 1 || unit < units) weights[i].add_to(acc, unit, x, p);
+    }
+}
 
 // Copies the rows that exist to shared memory.
 DEVICE void stage_rows(uint8_t* shared, const uint8_t* x, uint32_t bytes) {
@@ -78,6 +119,7 @@ DEVICE void stage_rows(uint8_t* shared, const uint8_t* x, uint32_t bytes) {
 }
 
 template <class T, int R, class Unit> DEVICE void run(const MatVecParams& p) {
+    constexpr int BATCH = BATCH_OF(R);
     DYNAMIC_SHARED(shared);
     start_next();
     uint32_t warps = blockDim.x / WARP, part = blockIdx.x * warps + warp_id(), parts = gridDim.x * warps;
@@ -108,16 +150,9 @@ template <class T, int R, class Unit> DEVICE void run(const MatVecParams& p) {
                 if (p.accumulate) old = *y;
             }
             float acc[R] = {};
-            for (uint32_t u = 0; u < units; u += WARP) {
-                uint32_t done = row_at + min(u + WARP, units) / T::UNITS;
-                ring.await(done);
-                if (u + lane < units) {
-                    const uint8_t* block[4];
-                    ring.block(row_at + (u + lane) / T::UNITS, block);
-                    Unit::add(acc, block, u + lane, x, p);
-                }
-                ring.release(done);
-            }
+            uint32_t u = 0;
+            for (; u + BATCH * WARP <= units; u += BATCH * WARP) add_units<BATCH, T, Unit>(acc, ring, row_at, u, units, x, p);
+            for (; u < units; u += WARP) add_units<1, T, Unit>(acc, ring, row_at, u, units, x, p);
             float sum = sum_lanes(acc);
             if (lane < rows) *y = add_rn(add_rn(sum, bias), old);
         }
@@ -130,7 +165,7 @@ template <class T, int R, class Unit> DEVICE void run(const MatVecParams& p) {
 
 // Kernels of a type for 1, 2, 4 and 8 rows.
 #define MATVEC_KERNEL(NAME, TYPE, UNIT, R) \
-    KERNEL matvec_##NAME##_r##R(PARAM MatVecParams p) { matvec::run<weights::TYPE, R, matvec::UNIT<weights::TYPE, R>>(p); }
+    KERNEL matvec_##NAME##_r##R(PARAM MatVecParams p) { matvec::run<weights::TYPE, R, matvec::UNIT<weights::TYPE>>(p); }
 #define MATVEC_KERNELS(NAME, TYPE, UNIT)  \
     MATVEC_KERNEL(NAME, TYPE, UNIT, 1)    \
     MATVEC_KERNEL(NAME, TYPE, UNIT, 2)    \

@@ -40,8 +40,9 @@ template <class T> struct WeightRing {
     CopyBarrier* barriers;  // one for each stage
     uint32_t blocks_of_row;
 
-    // The next stage that is asked for: of matrix `matrix`, from block `next` to at most `end`.
+    // The next stage that is asked for: of matrix `matrix`, from block `next` on; those from `first` to `end` are wanted.
     uint32_t matrix = 0, next = 0, first = 0, end = 0;
+    const uint8_t* source[T::FIELDS];  // of block `next` in each plane
     uint32_t issued = 0, landed = 0, consumed = 0;
 
     static DEVICE uint32_t bytes_for(uint32_t stages) { return stages * (T::STAGE * T::BLOCK_BYTES + sizeof(CopyBarrier)); }
@@ -59,31 +60,38 @@ template <class T> struct WeightRing {
         Span span = span_of(p, matrix, part, parts);
         first = span.first * blocks_of_row;
         end = span.end * blocks_of_row;
-        next = first / PHASE * PHASE;
+        next = first < end ? first / PHASE * PHASE : end;
+#pragma unroll
+        for (uint32_t i = 0; i < T::FIELDS; i++) source[i] = p.matrix[matrix].plane[i] + uint64_t(next) * T::bytes(i);
     }
 
     // Asks for the next stage, if there is one.
     DEVICE void issue() {
-        while (first == end || next >= end) {
+        while (next >= end) {
             if (matrix + 1 >= p.matrices) return;
             matrix++;
             open_matrix();
         }
-        uint32_t from = max(next, first), to = min(next + T::STAGE, end), slot = issued & (stages - 1);
-        uint32_t begin_byte[T::FIELDS], end_byte[T::FIELDS], total = 0;
+        uint32_t slot = issued & (stages - 1);
+        // Bytes of the stage that are wanted, in whole sixteens: all but at the ends of the run.
+        uint32_t skip[T::FIELDS] = {}, stop[T::FIELDS], total = T::STAGE * T::BLOCK_BYTES;
 #pragma unroll
-        for (uint32_t i = 0; i < T::FIELDS; i++) {
-            // From the first byte of block `next`, which is a multiple of 16 bytes into the plane.
-            begin_byte[i] = (from - next) * T::bytes(i) / 16 * 16;
-            end_byte[i] = ((to - next) * T::bytes(i) + 15) / 16 * 16;
-            total += end_byte[i] - begin_byte[i];
+        for (uint32_t i = 0; i < T::FIELDS; i++) stop[i] = T::STAGE * T::bytes(i);
+        if (next < first || next + T::STAGE > end) {
+            total = 0;
+#pragma unroll
+            for (uint32_t i = 0; i < T::FIELDS; i++) {
+                skip[i] = (max(next, first) - next) * T::bytes(i) / 16 * 16;
+                stop[i] = ((min(next + T::STAGE, end) - next) * T::bytes(i) + 15) & ~15u;
+                total += stop[i] - skip[i];
+            }
         }
         copy_warp_begin(&barriers[slot], total);
 #pragma unroll
-        for (uint32_t i = 0; i < T::FIELDS; i++)
-            copy_warp(plane(i) + slot * T::STAGE * T::bytes(i) + begin_byte[i],
-                      p.matrix[matrix].plane[i] + uint64_t(next) * T::bytes(i) + begin_byte[i], end_byte[i] - begin_byte[i],
-                      &barriers[slot]);
+        for (uint32_t i = 0; i < T::FIELDS; i++) {
+            copy_warp(plane(i) + slot * T::STAGE * T::bytes(i) + skip[i], source[i] + skip[i], stop[i] - skip[i], &barriers[slot]);
+            source[i] += T::STAGE * T::bytes(i);
+        }
         copy_warp_end(&barriers[slot]);
         issued++;
         next += T::STAGE;

@@ -1,4 +1,4 @@
-//! Launches of `kernels/matvec_*.cu`: weights x few rows of activations.
+//! Launches of `kernels/matvec_*.cu`, weights x few rows of activations, and of `kernels/matmul_f32.cu`.
 
 use tailrace_types::WeightType;
 
@@ -73,4 +73,32 @@ pub fn matvec(ty: WeightType, params: &MatVecParams, rows: u32, multiprocessors:
     let params = MatVecParams { stages, ..*params };
     let grid = [multiprocessors, rows.div_ceil(at_once), 1];
     Some(Launch::new(names[variant as usize], grid, WARPS * WARP, &params).shared(stages * stage + at_once * row_bytes))
+}
+
+/// Output rows and rows of activations of a block of `kernels/matmul_f32.cu`.
+const PLAIN_COLS: u32 = 8;
+const PLAIN_ROWS: u32 = 8;
+
+/// `y (+)= W x + bias` in plain f32 for at most `rows` rows: x is f32, whatever the type of the weights.
+pub fn matmul_f32(ty: WeightType, params: &MatVecParams, rows: u32) -> Launch {
+    let kernel = match ty {
+        WeightType::F32 => "matmul_f32_f32",
+        WeightType::F16 => "matmul_f32_f16",
+        WeightType::BF16 => "matmul_f32_bf16",
+        WeightType::Q4_0 => "matmul_f32_q4_0",
+        WeightType::Q4_1 => "matmul_f32_q4_1",
+        WeightType::Q5_0 => "matmul_f32_q5_0",
+        WeightType::Q5_1 => "matmul_f32_q5_1",
+        WeightType::Q8_0 => "matmul_f32_q8_0",
+        WeightType::Q2_K => "matmul_f32_q2_k",
+        WeightType::Q3_K => "matmul_f32_q3_k",
+        WeightType::Q4_K => "matmul_f32_q4_k",
+        WeightType::Q5_K => "matmul_f32_q5_k",
+        WeightType::Q6_K => "matmul_f32_q6_k",
+        WeightType::IQ4_NL => "matmul_f32_iq4_nl",
+        WeightType::IQ4_XS => "matmul_f32_iq4_xs",
+        WeightType::MXFP4 => "matmul_f32_mxfp4",
+    };
+    let outputs: u32 = params.matrix[..params.matrices as usize].iter().map(|matrix| matrix.rows).sum();
+    Launch::new(kernel, [outputs.div_ceil(PLAIN_COLS), rows.div_ceil(PLAIN_ROWS), 1], PLAIN_COLS * WARP, params)
 }
