@@ -8,33 +8,38 @@
 
 DEVICE uint32_t quads_of(uint32_t cols) { return (cols + 3) / 4; }
 
-// Quad `quad` of a dense row; zeros beyond its end. Rows of whole quads are 16-byte aligned.
-DEVICE void load_quad(float (&x)[4], const float* row, uint32_t quad, uint32_t cols) {
+// Whether a dense row consists of whole quads: then every row is 16-byte aligned. A template argument below, so that rows of
+// any other length cost the usual ones neither time nor registers.
+DEVICE bool whole_quads(uint32_t cols) { return cols % 4 == 0; }
+
+// Quad `quad` of a row; zeros beyond its end.
+template <bool WHOLE> DEVICE void load_quad(float (&x)[4], const float* row, uint32_t quad, uint32_t cols) {
     uint32_t first = 4 * quad;
-    if (cols % 4 == 0 && first < cols) {
-        float4 v = *reinterpret_cast<const float4*>(row + first);
+    if (WHOLE) {
+        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (first < cols) v = *reinterpret_cast<const float4*>(row + first);
         x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
     } else {
-        for (int i = 0; i < 4; i++) x[i] = first + i < cols ? row[first + i] : 0.0f;
+        for (uint32_t i = 0; i < 4; i++) x[i] = first + i < cols ? row[first + i] : 0.0f;
     }
 }
 
-DEVICE void store_quad(float* row, uint32_t quad, uint32_t cols, const float (&x)[4]) {
+template <bool WHOLE> DEVICE void store_quad(float* row, uint32_t quad, uint32_t cols, const float (&x)[4]) {
     uint32_t first = 4 * quad;
-    if (cols % 4 == 0) {
+    if (WHOLE) {
         *reinterpret_cast<float4*>(row + first) = make_float4(x[0], x[1], x[2], x[3]);
     } else {
-        for (int i = 0; i < 4; i++)
+        for (uint32_t i = 0; i < 4; i++)
             if (first + i < cols) row[first + i] = x[i];
     }
 }
 
-DEVICE void store_quad_bf16(uint16_t* row, uint32_t quad, uint32_t cols, const float (&x)[4]) {
+template <bool WHOLE> DEVICE void store_quad_bf16(uint16_t* row, uint32_t quad, uint32_t cols, const float (&x)[4]) {
     uint32_t first = 4 * quad;
-    if (cols % 4 == 0) {
+    if (WHOLE) {
         *reinterpret_cast<uint2*>(row + first) = make_uint2(f32_to_bf16x2(x[0], x[1]), f32_to_bf16x2(x[2], x[3]));
     } else {
-        for (int i = 0; i < 4; i++)
+        for (uint32_t i = 0; i < 4; i++)
             if (first + i < cols) row[first + i] = f32_to_bf16(x[i]);
     }
 }
@@ -70,6 +75,7 @@ DEVICE uint32_t quantize_quad(const float (&x)[4], Q8Scale& block) {
 
 // Writes one quad of row `row` in every format of `dst`, where `stored`. All lanes of the warp call it, lane i with a quad
 // that is i modulo 8; rows with an 8-bit format have whole blocks.
+template <bool WHOLE>
 DEVICE void store_outputs(const Outputs& dst, uint64_t row, uint32_t cols, uint32_t quad, const float (&x)[4], bool stored) {
     if (dst.q8) {
         Q8Scale block;
@@ -78,6 +84,6 @@ DEVICE void store_outputs(const Outputs& dst, uint64_t row, uint32_t cols, uint3
         if (stored) reinterpret_cast<uint32_t*>(target)[quad] = codes;
         if (stored && quad % 8 == 0) reinterpret_cast<Q8Scale*>(target + cols)[quad / 8] = block;
     }
-    if (dst.f32 && stored) store_quad(dst.f32 + row * cols, quad, cols, x);
-    if (dst.bf16 && stored) store_quad_bf16(dst.bf16 + row * cols, quad, cols, x);
+    if (dst.f32 && stored) store_quad<WHOLE>(dst.f32 + row * cols, quad, cols, x);
+    if (dst.bf16 && stored) store_quad_bf16<WHOLE>(dst.bf16 + row * cols, quad, cols, x);
 }

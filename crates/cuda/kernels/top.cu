@@ -27,16 +27,29 @@ DEVICE uint64_t key_of(float x, uint32_t token) { return uint64_t(order_of(x)) <
 
 DEVICE uint32_t group_size(uint32_t vocab) { return (vocab + GROUPS - 1) / GROUPS; }
 
+// Calls `use(logit, token)` with the logits of a group, one warp together. Loads of all lanes are under way before the first
+// is used.
+template <typename Use> DEVICE void each_of_group(const float* logits, uint32_t vocab, uint32_t group, Use use) {
+    constexpr uint32_t BATCH = 8;
+    uint32_t first = group * group_size(vocab), end = min(first + group_size(vocab), vocab);
+    for (uint32_t from = first + lane_id(); from < end; from += BATCH * WARP) {
+        float x[BATCH];
+#pragma unroll
+        for (uint32_t j = 0; j < BATCH; j++) x[j] = logits[min(from + j * WARP, end - 1)];
+#pragma unroll
+        for (uint32_t j = 0; j < BATCH; j++)
+            if (from + j * WARP < end) use(x[j], from + j * WARP);
+    }
+}
+
 // Blocks of x and their warps count the groups, y the rows.
 KERNEL __launch_bounds__(256) group_maxima(PARAM TopParams p) {
     start_next();
     wait_previous();
     uint32_t group = blockIdx.x * (blockDim.x / WARP) + warp_id(), row = blockIdx.y;
-    uint32_t first = group * group_size(p.vocab), end = min(first + group_size(p.vocab), p.vocab);
-    const float* logits = p.logits + uint64_t(row) * p.vocab;
     uint32_t largest = 0;
-#pragma unroll 8
-    for (uint32_t i = first + lane_id(); i < end; i += WARP) largest = max(largest, order_of(logits[i]));
+    each_of_group(p.logits + uint64_t(row) * p.vocab, p.vocab, group,
+                  [&](float x, uint32_t) { largest = max(largest, order_of(x)); });
     for (int mask = WARP / 2; mask > 0; mask /= 2) largest = max(largest, shuffle_xor(largest, mask));
     if (lane_id() == 0) reinterpret_cast<uint32_t*>(p.scratch)[row * GROUPS + group] = largest;
 }
@@ -71,13 +84,10 @@ DEVICE void select_by_groups(Selection& s, const TopParams& p, const float* logi
     uint32_t bound = bound_of_maxima(largest, p.k);
     if (largest >= bound) s.group[count_up(&s.groups, 1)] = threadIdx.x;
     sync_block();
-    uint32_t size = group_size(p.vocab);
-    for (uint32_t g = warp_id(); g < s.groups; g += blockDim.x / WARP) {
-        uint32_t first = s.group[g] * size, end = min(first + size, p.vocab);
-#pragma unroll 4
-        for (uint32_t i = first + lane_id(); i < end; i += WARP)
-            if (order_of(logits[i]) >= bound) pass(s, key_of(logits[i], i));
-    }
+    for (uint32_t g = warp_id(); g < s.groups; g += blockDim.x / WARP)
+        each_of_group(logits, p.vocab, s.group[g], [&](float x, uint32_t token) {
+            if (order_of(x) >= bound) pass(s, key_of(x, token));
+        });
     sync_block();
 }
 
@@ -87,6 +97,7 @@ DEVICE void select_by_keys(Selection& s, const TopParams& p, const float* logits
     for (int bit = 63; bit >= 0; bit--) {
         uint64_t trial = bound | 1ull << bit;
         uint32_t reach = 0;
+#pragma unroll 8
         for (uint32_t i = threadIdx.x; i < p.vocab; i += blockDim.x) reach += key_of(logits[i], i) >= trial;
         // The counter of the round before is free again once everybody is here.
         if (threadIdx.x == 0) s.counts[bit & 1] = 0;
