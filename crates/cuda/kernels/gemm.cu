@@ -6,8 +6,7 @@
 //
 // The sum of an element runs over k in ascending steps of 16 in one accumulator, whatever m and n are. For compute capability
 // 9.0 `gemm_wgmma.cu` is faster; below 8.0 there are no bf16 matrix instructions, and `gemm_plain` does without.
-#include "common.cuh"
-#include "params.cuh"
+#include "gemm_common.cuh"
 
 constexpr uint32_t TILE = 128;                        // rows of a and rows of b of a thread block
 constexpr uint32_t STEP = 32;                         // columns of a stage
@@ -59,11 +58,11 @@ DEVICE void multiply_stage(const uint8_t* stage, uint32_t warp_row, uint32_t war
     }
 }
 
-// c (+)= value + bias for one element that exists.
-DEVICE void store_element(const GemmParams& p, uint32_t row, uint32_t col, float value) {
+// c (+)= value + bias for one element that exists, of a tile that begins at column `tile`.
+DEVICE void store_element(const GemmParams& p, const float* bias, uint32_t tile, uint32_t row, uint32_t col, float value) {
     if (row >= p.m || col >= p.n) return;
     float* c = p.c + uint64_t(row) * p.c_cols + col;
-    if (p.bias) value = add_rn(value, p.bias[col]);
+    if (bias) value = add_rn(value, bias[col - tile]);
     *c = p.accumulate ? add_rn(*c, value) : value;
 }
 
@@ -88,6 +87,7 @@ KERNEL __launch_bounds__(GEMM_THREADS) gemm(PARAM GemmParams p) {
         multiply_stage(shared + s % STAGES * STAGE_BYTES, warp_row, warp_col, acc);
     }
 
+    const float* bias = bias_at(p, col);
     const uint32_t first_row = row + warp_row + lane_id() / 4, first_col = col + warp_col + lane_id() % 4 * 2;
 #pragma unroll
     for (uint32_t i = 0; i < ROW_TILES; i++)
@@ -95,7 +95,7 @@ KERNEL __launch_bounds__(GEMM_THREADS) gemm(PARAM GemmParams p) {
         for (uint32_t j = 0; j < COL_TILES; j++)
 #pragma unroll
             for (uint32_t e = 0; e < 4; e++)
-                store_element(p, first_row + 16 * i + e / 2 * 8, first_col + 8 * j + e % 2, acc[i][j][e]);
+                store_element(p, bias, col, first_row + 16 * i + e / 2 * 8, first_col + 8 * j + e % 2, acc[i][j][e]);
 }
 
 // Without matrix instructions: a tile of 64 x 64, each of 256 threads 4 x 4 of it.
@@ -123,6 +123,7 @@ KERNEL __launch_bounds__(GEMM_THREADS) gemm_plain(PARAM GemmParams p) {
                 for (uint32_t j = 0; j < 4; j++) acc[i][j] = fma_rn(a[kk][4 * y + i], b[kk][4 * x + j], acc[i][j]);
         sync_block();
     }
+    const float* bias = bias_at(p, col);
     for (uint32_t i = 0; i < 4; i++)
-        for (uint32_t j = 0; j < 4; j++) store_element(p, row + 4 * y + i, col + 4 * x + j, acc[i][j]);
+        for (uint32_t j = 0; j < 4; j++) store_element(p, bias, col, row + 4 * y + i, col + 4 * x + j, acc[i][j]);
 }

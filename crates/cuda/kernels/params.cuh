@@ -116,18 +116,19 @@ struct DequantParams {
     uint32_t reserved;
 };
 
-// c[m][first_col + n] (+)= sum_k a[m][k] b[n][k] + bias[n]; a and b are bf16, c is f32.
+// c[m][n] (+)= sum_k a[m][k] b[n][k] + bias; a and b are bf16, c is f32. The rows of b are those of up to 3 matrices in turn,
+// of which all but the last are a multiple of 256 rows.
 struct GemmParams {
     const uint16_t* a;
-    const uint16_t* b;
-    const float* bias;      // of output row 0 of b, or null
-    float* c;               // column first_col already added
+    const uint16_t* b;      // rows [n][k], or tiles of them (`tiles.cuh`)
+    const float* bias[3];   // of each matrix, from its first row in b; or null
+    float* c;
+    uint32_t begins[3];     // first row of each matrix; those that are not there begin at n
     uint32_t m;             // rows that are stored; a has whole tiles of 128
     uint32_t n;
     uint32_t k;
     uint32_t c_cols;        // elements from row to row of c
     uint32_t accumulate;
-    uint32_t reserved;
 };
 
 // File bytes of rows first .. first + count -> planes.

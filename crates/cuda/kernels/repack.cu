@@ -1,37 +1,62 @@
 // File bytes of whole rows -> planes of a matrix.
 //
-// Floor: every byte read and written once. A thread makes one word of one plane; words of a plane are in order, so stores are
-// coalesced, and the gaps between the fields of a block are read by the threads of the other planes through the cache.
+// Floor: every byte read and written once. A thread makes one unit of one plane, 16 bytes where the field has them; units of a
+// plane are in order, so stores are coalesced, and the gaps between the fields of a block are read by the threads of the other
+// planes through the cache. Blocks of a file are aligned to 1, 2 or 4 bytes, and are read in such words.
 #include "params.cuh"
 #include "weights.cuh"
 
 constexpr uint32_t REPACK_THREADS = 256;
 
-// Bytes `at` .. `at + WIDTH` of a plane, gathered from the field of one block.
-template <typename Word> DEVICE void repack_word(const RepackParams& p, const BlockShape& shape, uint32_t field, uint64_t index) {
-    const uint32_t words = shape.field_bytes[field] / sizeof(Word);
-    const uint64_t block = index / words;
-    const uint32_t byte = uint32_t(index % words) * sizeof(Word);
-    const uint8_t* source = p.source + block * shape.bytes + shape.field_offset[field] + byte;
-    Word word = 0;
-    if (shape.bytes % 2 == 0)
-        for (uint32_t i = 0; i < (sizeof(Word) + 1) / 2; i++)
-            word |= Word(Word(reinterpret_cast<const uint16_t*>(source)[i]) << (16 * i));
-    else
-        for (uint32_t i = 0; i < sizeof(Word); i++) word |= Word(Word(source[i]) << (8 * i));
-    const uint64_t first = uint64_t(p.first) * p.blocks * shape.field_bytes[field];
-    reinterpret_cast<Word*>(p.plane[field] + first)[index] = word;
+// `BYTES` bytes of a block's field.
+template <uint32_t BYTES> struct Unit;
+template <> struct Unit<16> { using Type = uint4; };
+template <> struct Unit<4> { using Type = uint32_t; };
+template <> struct Unit<2> { using Type = uint16_t; };
+template <> struct Unit<1> { using Type = uint8_t; };
+
+// Copies BYTES bytes in words that the source is aligned to.
+template <uint32_t BYTES, typename Word> DEVICE void copy_unit(uint8_t* target, const uint8_t* source) {
+    if constexpr (BYTES < sizeof(Word)) copy_unit<BYTES, uint8_t>(target, source);
+    else {
+        union {
+            typename Unit<BYTES>::Type unit;
+            Word words[BYTES / sizeof(Word)];
+        } v;
+#pragma unroll
+        for (uint32_t i = 0; i < BYTES / sizeof(Word); i++) v.words[i] = reinterpret_cast<const Word*>(source)[i];
+        *reinterpret_cast<typename Unit<BYTES>::Type*>(target) = v.unit;
+    }
+}
+
+// Unit `index` of the plane of `field`, counted from the first of the rows.
+template <uint32_t BYTES> DEVICE void repack_unit(const RepackParams& p, const BlockShape& shape, uint32_t blocks, uint32_t field, uint32_t index) {
+    const uint32_t bytes = shape.field_bytes[field], units = bytes / BYTES;
+    const uint32_t block = index / units, unit = index % units;
+    if (block >= p.count * blocks) return;
+    const uint8_t* source = p.source + uint64_t(block) * shape.bytes + shape.field_offset[field] + unit * BYTES;
+    uint8_t* target = p.plane[field] + (uint64_t(p.first) * blocks + block) * bytes + unit * BYTES;
+    const uint32_t alignment = shape.bytes | shape.field_offset[field];
+    if (alignment % 4 == 0) copy_unit<BYTES, uint32_t>(target, source);
+    else if (alignment % 2 == 0) copy_unit<BYTES, uint16_t>(target, source);
+    else copy_unit<BYTES, uint8_t>(target, source);
 }
 
 // Planes are the grid's second dimension.
 KERNEL __launch_bounds__(REPACK_THREADS) repack(PARAM RepackParams p) {
     start_next();
-    const BlockShape shape = block_shape(p.type);
-    const uint32_t field = blockIdx.y, bytes = shape.field_bytes[field];
-    const uint64_t index = uint64_t(blockIdx.x) * REPACK_THREADS + threadIdx.x;
+    BlockShape shape = block_shape(p.type);
+    uint32_t blocks = p.blocks;
+    if (shape.values == 1) {  // of plain floats runs of 32 are as good as blocks
+        blocks /= SUB_BLOCK;
+        shape.bytes *= SUB_BLOCK;
+        shape.field_bytes[0] *= SUB_BLOCK;
+    }
     wait_previous();
-    if (index * (bytes % 4 == 0 ? 4 : bytes) >= uint64_t(p.count) * p.blocks * bytes) return;
-    if (bytes % 4 == 0) repack_word<uint32_t>(p, shape, field, index);
-    else if (bytes == 2) repack_word<uint16_t>(p, shape, field, index);
-    else repack_word<uint8_t>(p, shape, field, index);
+    const uint32_t field = blockIdx.y, bytes = shape.field_bytes[field];
+    const uint32_t index = blockIdx.x * REPACK_THREADS + threadIdx.x;
+    if (bytes % 16 == 0) repack_unit<16>(p, shape, blocks, field, index);
+    else if (bytes % 4 == 0) repack_unit<4>(p, shape, blocks, field, index);
+    else if (bytes == 2) repack_unit<2>(p, shape, blocks, field, index);
+    else repack_unit<1>(p, shape, blocks, field, index);
 }
