@@ -49,6 +49,8 @@ pub(crate) struct Submitted {
     pub(crate) id: u64,
     pub(crate) request: Request,
     pub(crate) seed: u64,
+    /// Seed of random cells; `None` computes them.
+    pub(crate) fill: Option<u64>,
     pub(crate) outbox: Outbox,
     pub(crate) at: Instant,
 }
@@ -79,6 +81,8 @@ pub struct Engine {
     pub(crate) rows: Vec<Row>,
     /// Rows of the submission whose logits are needed.
     pub(crate) wanted: Vec<u32>,
+    /// Rows of the submission that are sampled from the device's candidates.
+    pub(crate) ranked: Vec<u32>,
     commands: Receiver<Command>,
     /// Commands that came in the middle of a step.
     pub(crate) deferred: VecDeque<Command>,
@@ -155,6 +159,7 @@ impl Engine {
             appends: Vec::with_capacity(slots),
             rows: Vec::with_capacity(rows),
             wanted: Vec::with_capacity(rows),
+            ranked: Vec::with_capacity(rows),
             commands,
             deferred: VecDeque::new(),
             executor: config.executor,
@@ -319,6 +324,7 @@ impl Engine {
             cache: self.cache.counters(),
             traffic: self.executor.traffic(),
             high_water: self.executor.high_water(),
+            driver_bytes: self.executor.driver_bytes(),
             cell_bytes: self.sizes.frame_bytes / u64::from(BLOCK_CELLS),
             host_bytes: u64::from(self.cache.extents().0) * self.sizes.extent_bytes,
             prefills: self.prefills,

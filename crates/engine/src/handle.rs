@@ -56,12 +56,27 @@ impl Handle {
     /// # Errors
     ///
     /// A request that can never run: see [`EngineError`]. Or the engine has ended.
-    pub fn submit(&self, mut request: Request) -> Result<Generation, EngineError> {
+    pub fn submit(&self, request: Request) -> Result<Generation, EngineError> {
+        self.begin(request, None)
+    }
+
+    /// Gives `tokens` random cells instead of computing them: a deep cache without its prefill, for benchmarks. Everything else is
+    /// as for a request that generates nothing: chunks, window, tail, cancellation. A later request that begins with the same
+    /// tokens continues from there, so its text means nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Handle::submit`].
+    pub fn fill(&self, tokens: Vec<TokenId>, seed: u64) -> Result<Generation, EngineError> {
+        self.begin(Request { max_tokens: 0, ..Request::new(tokens) }, Some(seed))
+    }
+
+    fn begin(&self, mut request: Request, fill: Option<u64>) -> Result<Generation, EngineError> {
         self.check(&mut request)?;
         let (outbox, inbox) = mailbox(&self.shared.failure);
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let seed = request.sampling.seed.unwrap_or_else(fresh_seed);
-        let submitted = Submitted { id, request, seed, outbox, at: Instant::now() };
+        let submitted = Submitted { id, request, seed, fill, outbox, at: Instant::now() };
         self.send(Command::Submit(Box::new(submitted)))?;
         Ok(Generation { id, inbox, handle: self.clone() })
     }

@@ -54,6 +54,6 @@ mod step;
 pub use engine::{Engine, EngineConfig};
 pub use error::EngineError;
 pub use handle::{Completion, Generation, Handle};
-pub use load::{GgufWeights, LoadError, OpenModel, open};
+pub use load::{GgufWeights, LoadError, OpenModel, open, start_shape};
 pub use request::{DoneReason, Event, LogitsWanted, Request, SlotState, Snapshot, Stats};
 pub use sampling::{Sampler, SamplingError, SamplingParams};

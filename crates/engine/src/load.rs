@@ -10,7 +10,7 @@ use tailrace_device::plan::{DeviceSizes, Limits, ModelSpec, Plan, PlanError};
 use tailrace_device::{DeviceError, LoadOptions, Loader, WeightFile, WeightSource};
 use tailrace_gguf::{Gguf, GgufError, decode_row};
 use tailrace_models::{Model, ModelError};
-use tailrace_text::{ChatTemplate, Tokenizer};
+use tailrace_text::{ChatTemplate, TokenKind, Tokenizer, Vocabulary};
 
 use crate::{Engine, EngineConfig, EngineError, Handle};
 
@@ -118,6 +118,35 @@ impl OpenModel {
         let executor = loader.load(plan, WeightSource::File(&GgufWeights::new(&self.gguf)), options, progress)?;
         let tokenizer = Arc::clone(&self.tokenizer);
         Ok(Engine::start(EngineConfig { executor, tokenizer })?)
+    }
+}
+
+/// Starts an engine of `spec` without a file: random weights of a sensible size, and tokens without text. For measuring: its
+/// time and memory are those of a real model.
+///
+/// # Errors
+///
+/// As [`OpenModel::start`].
+pub fn start_shape(
+    spec: &ModelSpec,
+    limits: &Limits,
+    loader: &dyn Loader,
+    seed: u64,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Handle, LoadError> {
+    let plan = Plan::new(spec, limits, loader)?;
+    let tokenizer = Arc::new(Tokenizer::new(wordless(spec.vocab))?);
+    let executor = loader.load(plan, WeightSource::Synthetic { seed }, LoadOptions::default(), progress)?;
+    Ok(Engine::start(EngineConfig { executor, tokenizer })?)
+}
+
+/// `tokens` tokens that print nothing and end nothing.
+fn wordless(tokens: u32) -> Vocabulary {
+    Vocabulary {
+        model: "llama".to_owned(),
+        tokens: (0..tokens).map(|token| token.to_string()).collect(),
+        kinds: vec![TokenKind::Unused; tokens as usize],
+        ..Vocabulary::default()
     }
 }
 

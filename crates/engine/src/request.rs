@@ -181,6 +181,8 @@ pub struct Snapshot {
     pub traffic: Traffic,
     /// Most bytes used of each row of the memory map.
     pub high_water: Vec<HighWater>,
+    /// Device memory that the driver says the process has in use, in bytes; 0 where there is no driver to ask.
+    pub driver_bytes: u64,
     /// Bytes of one cell, all layers of global reach: what a cell costs in window or tail.
     pub cell_bytes: u64,
     /// Host memory that the tail holds, in bytes, empty places included.

@@ -3,9 +3,13 @@
 //! The stages and their order are those of llama.cpp: logit bias, penalties, top-k, top-p, min-p, temperature, draw. There
 //! is no state between tokens: the random number is a function of the seed and the position, and the penalties of the
 //! tokens before it. So a sequence that is rolled back samples as if the tokens behind it had never been.
+//!
+//! Where few tokens can be chosen, the likeliest ones are enough to choose from ([`Sampler::candidates_needed`]), and a device
+//! that finds them need not hand over all logits. The token is the same.
 
 use std::cmp::Ordering;
 
+use tailrace_device::Candidate;
 use tailrace_types::TokenId;
 
 /// How a token is chosen. The default is llama.cpp's.
@@ -104,6 +108,18 @@ impl SamplingParams {
             && (self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0)
     }
 
+    /// Whether penalties or biases can make a token likelier than its logit says.
+    fn can_raise(&self) -> bool {
+        let penalties = self.repeat_penalty < 1.0 || self.presence_penalty < 0.0 || self.frequency_penalty < 0.0;
+        self.has_penalties() && penalties || self.logit_bias.iter().any(|(_, bias)| *bias > 0.0)
+    }
+
+    /// `logit` of a token that occurs `count` times in the penalty window, at least once.
+    fn penalized(&self, logit: f32, count: u32) -> f32 {
+        let logit = if logit > 0.0 { logit / self.repeat_penalty } else { logit * self.repeat_penalty };
+        logit - (count as f32 * self.frequency_penalty + self.presence_penalty)
+    }
+
     /// The tokens that penalties look at.
     fn penalty_window<'a>(&self, history: &'a [TokenId]) -> &'a [TokenId] {
         match usize::try_from(self.repeat_last_n) {
@@ -147,16 +163,18 @@ pub enum SamplingError {
     NoToken,
 }
 
-/// A token that may be drawn.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Candidate {
-    logit: f32,
-    id: u32,
+/// What a token is chosen from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Choice<'a> {
+    /// The logits of all tokens.
+    All(&'a [f32]),
+    /// The likeliest tokens, at least as many as [`Sampler::candidates_needed`] says.
+    Likeliest(&'a [Candidate]),
 }
 
 /// Likeliest first, of equal ones the lowest id: a total order, for no candidate is NaN.
 fn likelier(a: &Candidate, b: &Candidate) -> Ordering {
-    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
+    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
 }
 
 /// Keeps the `k` likeliest candidates; the least likely of them becomes the last.
@@ -217,6 +235,75 @@ impl Sampler {
             return self.likeliest();
         }
         self.keep_top_k(params.top_k as usize)?;
+        Ok(self.choose(params, seed, history))
+    }
+
+    /// How many of the likeliest of `vocab` tokens must be known to sample as from all logits; `None` if all must.
+    ///
+    /// A token that is lowered can fall behind any other, but passes none. So whatever is among the first `k` after penalties and
+    /// biases that only lower was among the first `k` and as many more as there are lowered tokens.
+    pub fn candidates_needed(&mut self, params: &SamplingParams, history: &[TokenId], vocab: usize) -> Option<u32> {
+        let k = if params.is_greedy() { 1 } else { params.top_k as usize };
+        if k == 0 || params.can_raise() {
+            return None;
+        }
+        let mut lowered = params.logit_bias.len();
+        if params.has_penalties() {
+            self.count(params.penalty_window(history), vocab);
+            self.take_counts(params.penalty_window(history), |_, _| lowered += 1);
+        }
+        u32::try_from((k + lowered).min(vocab)).ok()
+    }
+
+    /// As [`Sampler::sample`], from the likeliest of `vocab` tokens: [`Sampler::candidates_needed`] of them or more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sampler::sample`], as far as the candidates show it.
+    pub fn sample_likeliest(
+        &mut self,
+        params: &SamplingParams,
+        seed: u64,
+        history: &[TokenId],
+        likeliest: &[Candidate],
+        vocab: usize,
+    ) -> Result<TokenId, SamplingError> {
+        self.candidates.clear();
+        // An embedding may have more rows than there are tokens: the rest can never be right.
+        self.candidates.extend(likeliest.iter().filter(|c| (c.token.0 as usize) < vocab));
+        for candidate in &mut self.candidates {
+            for (_, bias) in params.logit_bias.iter().filter(|(token, _)| *token == candidate.token) {
+                candidate.logit += bias;
+            }
+        }
+        if params.has_penalties() {
+            let window = params.penalty_window(history);
+            self.count(window, vocab);
+            for candidate in &mut self.candidates {
+                match self.counts.get(candidate.token.0 as usize) {
+                    Some(&count) if count > 0 => candidate.logit = params.penalized(candidate.logit, count),
+                    _ => {}
+                }
+            }
+            self.take_counts(window, |_, _| {});
+        }
+        if let Some(bad) = self.candidates.iter().find(|c| is_bad(c.logit)) {
+            return Err(SamplingError::BadLogit { token: bad.token.0, value: bad.logit });
+        }
+        self.candidates.retain(|c| c.logit > f32::NEG_INFINITY);
+        if params.is_greedy() {
+            let best = self.candidates.iter().min_by(|a, b| likelier(a, b));
+            return best.map(|c| c.token).ok_or(SamplingError::NoToken);
+        }
+        if self.candidates.is_empty() {
+            return Err(SamplingError::NoToken);
+        }
+        cut(&mut self.candidates, params.top_k as usize);
+        Ok(self.choose(params, seed, history))
+    }
+
+    /// Draws from the candidates, of which there is one at least.
+    fn choose(&mut self, params: &SamplingParams, seed: u64, history: &[TokenId]) -> TokenId {
         if params.top_p < 1.0 {
             self.keep_top_p(params.top_p);
         }
@@ -224,27 +311,36 @@ impl Sampler {
             let floor = self.max_logit() + params.min_p.ln();
             self.candidates.retain(|c| c.logit >= floor);
         }
-        Ok(self.draw(params.temperature, uniform(seed, history.len() as u64)))
+        self.draw(params.temperature, uniform(seed, history.len() as u64))
     }
 
     fn penalize(&mut self, params: &SamplingParams, history: &[TokenId]) {
+        let mut logits = std::mem::take(&mut self.logits);
         let window = params.penalty_window(history);
-        self.counts.resize(self.logits.len(), 0);
+        self.count(window, logits.len());
+        self.take_counts(window, |token, count| logits[token] = params.penalized(logits[token], count));
+        self.logits = logits;
+    }
+
+    /// Counts the occurrences in `window` of each of `vocab` tokens.
+    fn count(&mut self, window: &[TokenId], vocab: usize) {
+        self.counts.resize(vocab, 0);
         for token in window {
             if let Some(count) = self.counts.get_mut(token.0 as usize) {
                 *count += 1;
             }
         }
+    }
+
+    /// Calls `each` with every token that was counted in `window` and its count, and leaves all counts 0.
+    fn take_counts(&mut self, window: &[TokenId], mut each: impl FnMut(usize, u32)) {
         for token in window {
-            let Some(count) = self.counts.get_mut(token.0 as usize) else { continue };
-            // The first visit takes the count with it, so each token is penalised once and the table is clean again.
-            let count = std::mem::take(count);
-            if count == 0 {
-                continue;
+            let token = token.0 as usize;
+            // The first visit takes the count with it, so each token comes once.
+            let count = self.counts.get_mut(token).map_or(0, std::mem::take);
+            if count > 0 {
+                each(token, count);
             }
-            let logit = &mut self.logits[token.0 as usize];
-            *logit = if *logit > 0.0 { *logit / params.repeat_penalty } else { *logit * params.repeat_penalty };
-            *logit -= count as f32 * params.frequency_penalty + params.presence_penalty;
         }
     }
 
@@ -275,10 +371,10 @@ impl Sampler {
             if !lane.iter().fold(false, |any, logit| any | (*logit > floor)) {
                 continue;
             }
-            for (id, &logit) in (first..).zip(lane) {
+            for (token, &logit) in (first..).map(TokenId).zip(lane) {
                 // Of equal logits the lower id is the likelier one and comes first, so `>` is enough.
                 if logit > floor {
-                    candidates.push(Candidate { logit, id });
+                    candidates.push(Candidate { token, logit });
                     if candidates.len() == k.saturating_mul(2) {
                         cut(candidates, k);
                         floor = candidates[k - 1].logit;
@@ -295,7 +391,7 @@ impl Sampler {
         let max = self.max_logit();
         let mass = |c: &Candidate| f64::from(c.logit - max).exp();
         // Summed in the order of ids, so that the sum is a function of the candidates alone.
-        self.candidates.sort_unstable_by_key(|c| c.id);
+        self.candidates.sort_unstable_by_key(|c| c.token);
         let target = f64::from(top_p) * self.candidates.iter().map(mass).sum::<f64>();
         let (mut sorted, mut reached) = (0, 0.0);
         while sorted < self.candidates.len() {
@@ -324,13 +420,13 @@ impl Sampler {
     fn draw(&mut self, temperature: f32, uniform: f64) -> TokenId {
         let max = self.max_logit();
         let mass = |c: &Candidate| (f64::from(c.logit - max) / f64::from(temperature)).exp();
-        self.candidates.sort_unstable_by_key(|c| c.id);
+        self.candidates.sort_unstable_by_key(|c| c.token);
         let mut left = uniform * self.candidates.iter().map(mass).sum::<f64>();
-        let mut last = 0;
+        let mut last = TokenId(0);
         for candidate in &self.candidates {
             let mass = mass(candidate);
             if mass > 0.0 {
-                last = candidate.id;
+                last = candidate.token;
                 if left < mass {
                     break;
                 }
@@ -338,7 +434,7 @@ impl Sampler {
             left -= mass;
         }
         // Rounding can leave a remainder behind the last candidate: then it is that one.
-        TokenId(last)
+        last
     }
 }
 
@@ -348,8 +444,12 @@ fn check(logits: &[f32]) -> Result<(), SamplingError> {
     if logits.iter().fold(true, |good, logit| good & (*logit < f32::INFINITY)) {
         return Ok(());
     }
-    let bad = logits.iter().zip(0u32..).find(|(logit, _)| logit.is_nan() || **logit == f32::INFINITY);
+    let bad = logits.iter().zip(0u32..).find(|(logit, _)| is_bad(**logit));
     bad.map_or(Ok(()), |(&value, token)| Err(SamplingError::BadLogit { token, value }))
+}
+
+fn is_bad(logit: f32) -> bool {
+    logit.is_nan() || logit == f32::INFINITY
 }
 
 /// A number in `[0, 1)` that depends on its arguments alone.

@@ -101,6 +101,31 @@ proptest! {
     }
 
     #[test]
+    fn candidates_choose_as_all_logits_do(
+        params in params(),
+        seed: u64,
+        history in prop::collection::vec(0u32..40, 0..100),
+        logits in prop::collection::vec((-12i8..12).prop_map(|q| f32::from(q) / 4.0), 40..300),
+        // Rows of the embedding without a token, and candidates beyond the needed ones.
+        (hidden, more) in (0usize..3, 0usize..5),
+    ) {
+        let history: Vec<TokenId> = history.into_iter().map(TokenId).collect();
+        let vocab = logits.len() - hidden;
+        let mut sampler = Sampler::new(logits.len());
+        let needed = sampler.candidates_needed(&params, &history, vocab);
+        prop_assert!(sampler.counts.iter().all(|c| *c == 0));
+        if let Some(needed) = needed {
+            let mut best: Vec<Candidate> =
+                (0..).map(TokenId).zip(&logits).map(|(token, &logit)| Candidate { token, logit }).collect();
+            best.sort_by(likelier);
+            best.truncate(needed as usize + hidden + more);
+            let all = sampler.sample(&params, seed, &history, &logits[..vocab]);
+            prop_assert_eq!(sampler.sample_likeliest(&params, seed, &history, &best, vocab), all);
+            prop_assert!(sampler.counts.iter().all(|c| *c == 0));
+        }
+    }
+
+    #[test]
     fn any_logits_give_a_token_or_an_error(
         params in params(),
         logits in prop::collection::vec(prop_oneof![any::<f32>(), Just(f32::NAN), Just(f32::INFINITY)], 40..80),
@@ -129,6 +154,27 @@ fn greedy_takes_the_lowest_of_equal_ids() {
     assert_eq!(token(&greedy, &[], &[0.0, -0.0]), Ok(0));
     let banned = SamplingParams { logit_bias: vec![(TokenId(1), f32::NEG_INFINITY)], ..greedy };
     assert_eq!(token(&banned, &[], &[1.0, 3.0, 3.0, 2.0]), Ok(2));
+}
+
+#[test]
+fn raised_tokens_need_all_logits() {
+    let needed = |params: &SamplingParams| Sampler::new(99).candidates_needed(params, &[TokenId(4); 9], 99);
+    let drawn = SamplingParams::default();
+    assert_eq!((needed(&SamplingParams::greedy()), needed(&drawn)), (Some(1), Some(40)));
+    // One token is penalised, however often it occurs.
+    let penalised = SamplingParams { frequency_penalty: 0.5, ..drawn.clone() };
+    assert_eq!(needed(&penalised), Some(41));
+    assert_eq!(needed(&SamplingParams { top_k: 1000, ..drawn.clone() }), Some(99));
+    for raising in [
+        SamplingParams { top_k: 0, ..drawn.clone() },
+        SamplingParams { repeat_penalty: 0.9, ..drawn.clone() },
+        SamplingParams { presence_penalty: -0.5, ..drawn.clone() },
+        SamplingParams { logit_bias: vec![(TokenId(1), 1.0)], ..drawn.clone() },
+    ] {
+        assert_eq!(needed(&raising), None, "{raising:?}");
+    }
+    // Penalties without a window raise nothing.
+    assert_eq!(needed(&SamplingParams { repeat_penalty: 0.9, repeat_last_n: 0, ..drawn }), Some(40));
 }
 
 #[test]

@@ -46,7 +46,7 @@ impl Engine {
 
     /// Puts a request into the free slot whose cells it can use most of.
     fn begin(&mut self, submitted: Submitted) {
-        let Submitted { id, request, seed, outbox, at } = submitted;
+        let Submitted { id, request, seed, fill, outbox, at } = submitted;
         let Request { mut prompt, forced, max_tokens, sampling, stop, stop_at_eog, logits, reuse_prefix } = request;
         let (prompt_tokens, given) = (prompt.len() as u32, (prompt.len() + forced.len()) as u32);
         let output = Output::new(&self.tokenizer, stop, stop_at_eog);
@@ -72,6 +72,7 @@ impl Engine {
             sampling,
             logits,
             reuse_prefix,
+            fill,
             max_tokens,
             given,
             output,

@@ -8,7 +8,7 @@ use crate::EngineError;
 use crate::mailbox::Outbox;
 use crate::output::Output;
 use crate::request::{DoneReason, LogitsWanted, Stats};
-use crate::sampling::{Sampler, SamplingError, SamplingParams};
+use crate::sampling::{Choice, Sampler, SamplingError, SamplingParams};
 
 /// How a token's row is computed: devices may use different arithmetic for rows of prompts and for generated tokens. It is
 /// part of the token's input, so a token that must be computed again is computed in its class.
@@ -50,6 +50,8 @@ pub(crate) struct Active {
     pub(crate) sampling: SamplingParams,
     pub(crate) logits: LogitsWanted,
     pub(crate) reuse_prefix: bool,
+    /// Seed of the random cells that its tokens get instead of computed ones.
+    pub(crate) fill: Option<u64>,
     pub(crate) max_tokens: u32,
     /// Prompt and forced tokens: what was given, not sampled.
     pub(crate) given: u32,
@@ -162,13 +164,31 @@ impl Sequence {
         }
     }
 
-    /// Samples the next token from the logits of the last row, says it, and decides whether it is the last one. `cells_max` is
-    /// the room of a sequence.
-    pub(crate) fn sample(&mut self, sampler: &mut Sampler, row: &[f32], cells_max: u32) -> Result<(), SamplingError> {
+    /// How many of the `rows` logits of the row that was computed last suffice, largest first, to sample the next token; `None`
+    /// if all are needed.
+    pub(crate) fn candidates_needed(&self, sampler: &mut Sampler, rows: usize) -> Option<u32> {
+        let active = self.active.as_ref().filter(|_| !self.delivers_logits())?;
+        let vocab = rows.min(active.output.vocabulary());
+        let needed = sampler.candidates_needed(&active.sampling, &self.tokens, vocab)?;
+        // Any of the rows without a token may be among the largest.
+        u32::try_from(rows - vocab).ok()?.checked_add(needed)
+    }
+
+    /// Samples the next token after the row that was computed last, says it, and decides whether it is the last one. `cells_max`
+    /// is the room of a sequence.
+    pub(crate) fn sample(
+        &mut self,
+        sampler: &mut Sampler,
+        choice: Choice<'_>,
+        cells_max: u32,
+    ) -> Result<(), SamplingError> {
         let Some(active) = self.active.as_mut() else { return Ok(()) };
-        // An embedding may have more rows than there are tokens: the rest can never be right.
-        let row = &row[..row.len().min(active.output.vocabulary())];
-        let token = sampler.sample(&active.sampling, active.stats.seed, &self.tokens, row)?;
+        let (params, seed, vocab) = (&active.sampling, active.stats.seed, active.output.vocabulary());
+        let token = match choice {
+            // An embedding may have more rows than there are tokens: the rest can never be right.
+            Choice::All(row) => sampler.sample(params, seed, &self.tokens, &row[..row.len().min(vocab)])?,
+            Choice::Likeliest(best) => sampler.sample_likeliest(params, seed, &self.tokens, best, vocab)?,
+        };
         self.tokens.push(token);
         self.classes.push(RowClass::Generated);
         active.stats.generated_tokens += 1;

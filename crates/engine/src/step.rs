@@ -9,6 +9,7 @@ use tailrace_types::SlotId;
 use crate::EngineError;
 use crate::engine::{Command, Engine};
 use crate::request::LogitsWanted;
+use crate::sampling::Choice;
 use crate::schedule::Chunk;
 use crate::sequence::RowClass;
 
@@ -21,7 +22,8 @@ impl Engine {
         if !self.open(Phase::Prefill)? {
             return Ok(());
         }
-        self.submit(Phase::Prefill)?;
+        let fill = self.sequences[i].active.as_ref().and_then(|active| active.fill);
+        self.submit(Phase::Prefill, fill)?;
         self.prefills += 1;
         let first = self.sequences[i].cells;
         self.sequences[i].cells = first + rows;
@@ -59,6 +61,9 @@ impl Engine {
                 self.wanted.clear();
                 self.wanted.push(rows - 1);
                 self.use_logits()?;
+            } else if sequence.over().is_some() {
+                // Nobody has waited for these rows, and the client is told that they are done.
+                self.executor.finish()?;
             }
             return Ok(());
         }
@@ -85,7 +90,7 @@ impl Engine {
             done += group;
             if done == rows && sequence.samples() {
                 let last = &values[values.len() - self.sizes.vocab..];
-                let sampled = sequence.sample(&mut self.sampler, last, self.sizes.sequence_cells);
+                let sampled = sequence.sample(&mut self.sampler, Choice::All(last), self.sizes.sequence_cells);
                 if let Err(error) = sampled {
                     self.fail(i, error.into());
                 }
@@ -121,7 +126,7 @@ impl Engine {
         if !self.open(self.decode_layout())? {
             return Ok(());
         }
-        self.submit(Phase::Decode)?;
+        self.submit(Phase::Decode, None)?;
         self.decodes += 1;
         self.wanted.clear();
         for (row, append) in self.appends.iter().enumerate() {
@@ -143,6 +148,7 @@ impl Engine {
 
     /// Samples from, and delivers, the logits of the rows in `wanted`.
     fn use_logits(&mut self) -> Result<(), EngineError> {
+        self.use_candidates()?;
         let Engine { executor, sequences, sampler, sizes, wanted, rows, appends, .. } = self;
         for group in wanted.chunks(sizes.logit_rows as usize) {
             let values = executor.logits(group)?;
@@ -153,7 +159,7 @@ impl Engine {
                     sequence.deliver(logits);
                 }
                 if sequence.samples()
-                    && let Err(error) = sequence.sample(sampler, logits, sizes.sequence_cells)
+                    && let Err(error) = sequence.sample(sampler, Choice::All(logits), sizes.sequence_cells)
                 {
                     sequence.fail(error.into());
                 }
@@ -163,6 +169,39 @@ impl Engine {
             let i = self.appends[row].slot.0 as usize;
             if self.sequences[i].active.is_none() {
                 self.release(i);
+            }
+        }
+        Ok(())
+    }
+
+    /// Samples those of the `wanted` rows for which the device's candidates suffice; the others stay.
+    fn use_candidates(&mut self) -> Result<(), EngineError> {
+        let Engine { executor, sequences, sampler, sizes, wanted, ranked, rows, appends, .. } = self;
+        let (most, mut k) = (executor.top_max(), 0);
+        if most == 0 {
+            return Ok(());
+        }
+        let slot = |row: u32| appends[rows[row as usize].view as usize].slot.0 as usize;
+        ranked.clear();
+        wanted.retain(|&row| {
+            let needed = sequences[slot(row)].candidates_needed(sampler, sizes.vocab);
+            match needed.filter(|needed| *needed <= most) {
+                None => true,
+                Some(needed) => {
+                    k = k.max(needed);
+                    ranked.push(row);
+                    false
+                }
+            }
+        });
+        for group in ranked.chunks(sizes.logit_rows as usize) {
+            let candidates = executor.top(group, k)?;
+            for (&row, candidates) in group.iter().zip(candidates.chunks_exact(k as usize)) {
+                let sequence = &mut sequences[slot(row)];
+                let choice = Choice::Likeliest(candidates);
+                if let Err(error) = sequence.sample(sampler, choice, sizes.sequence_cells) {
+                    sequence.fail(error.into());
+                }
             }
         }
         Ok(())
@@ -210,14 +249,18 @@ impl Engine {
         self.cache.begin(&[], layout, &mut self.step)?;
         let cleans = self.step.after.iter().any(|t| matches!(t, Transfer::Clean { .. }));
         self.rows.clear();
-        self.submit(layout)?;
+        self.submit(layout, None)?;
         Ok(cleans)
     }
 
-    /// Submits the open step and commits it.
-    fn submit(&mut self, phase: Phase) -> Result<(), EngineError> {
+    /// Submits the open step and commits it. With `fill`, the cells of its rows are random numbers of that seed.
+    fn submit(&mut self, phase: Phase, fill: Option<u64>) -> Result<(), EngineError> {
         let submission = Submission { phase, rows: &self.rows, cache: &self.step };
-        match self.executor.submit(&submission) {
+        let submitted = match fill {
+            None => self.executor.submit(&submission),
+            Some(seed) => self.executor.fill(&submission, seed),
+        };
+        match submitted {
             Ok(()) => self.cache.commit()?,
             // Of all memory only the tail is taken while running, after the rows were computed. They count; the blocks that found
             // no place stay where they are, and what the host has now is its limit.

@@ -5,9 +5,10 @@ mod common;
 use std::path::PathBuf;
 
 use tailrace_device::null::NullLoader;
+use tailrace_device::plan::spec::Reach;
 use tailrace_device::plan::{Limits, PlanError, WeightForm};
 use tailrace_device::{DeviceError, LoadOptions, WeightFile};
-use tailrace_engine::{Engine, GgufWeights, LoadError, OpenModel, Request, open};
+use tailrace_engine::{Engine, GgufWeights, LoadError, OpenModel, Request, open, start_shape};
 use tailrace_gguf::{Gguf, decode_row};
 
 fn golden() -> PathBuf {
@@ -40,6 +41,16 @@ fn every_golden_model_runs() {
         let completion = handle.submit(request).expect("it can run").complete().expect("it runs");
         assert_eq!(completion.tokens.len(), 5);
     }
+}
+
+#[test]
+fn a_shape_runs_without_a_file() {
+    let spec = common::spec(&[Reach::Sliding(64), Reach::Global]);
+    let handle = start_shape(&spec, &Limits::new(512), &NullLoader::default(), 3, &mut |_| {}).expect("it fits");
+    let request = Request { max_tokens: 9, ..Request::new(common::prompt(1, 20)) };
+    let completion = handle.submit(request).expect("it can run").complete().expect("it runs");
+    // No token ends the text, and none prints any.
+    assert_eq!((completion.tokens.len(), completion.text.as_str()), (9, ""));
 }
 
 #[test]

@@ -224,16 +224,22 @@ impl Keeper {
     }
 }
 
+impl Gate {
+    /// Waits for permission. A keeper that is gone lets everything pass.
+    fn pass(&self, submission: &Submission<'_>) {
+        if !submission.rows.is_empty() && self.told.send((submission.phase, submission.rows.len())).is_ok() {
+            let _ = self.permits.recv();
+        }
+    }
+}
+
 impl Executor for Gate {
     fn plan(&self) -> &Plan {
         self.inner.plan()
     }
 
     fn submit(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
-        // A keeper that is gone lets everything pass.
-        if !submission.rows.is_empty() && self.told.send((submission.phase, submission.rows.len())).is_ok() {
-            let _ = self.permits.recv();
-        }
+        self.pass(submission);
         self.inner.submit(submission)
     }
 
@@ -242,6 +248,7 @@ impl Executor for Gate {
     }
 
     fn fill(&mut self, submission: &Submission<'_>, seed: u64) -> Result<(), DeviceError> {
+        self.pass(submission);
         self.inner.fill(submission, seed)
     }
 
