@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::error::{Fault, GgufError, TensorFault, escape, quote};
+use crate::header::Header;
 use crate::metadata::Metadata;
 use crate::mmap::Mapping;
 use crate::parse::{self, Container, TensorInfo};
@@ -14,10 +15,14 @@ use crate::split::{self, Split};
 ///
 /// Everything was checked when it was opened: each tensor's bytes lie within its file, and no two tensors overlap.
 pub struct Gguf {
+    header: Header,
+    shards: Vec<Shard>,
+}
+
+/// Files of a model, as far as they were read.
+struct Opened {
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    /// Indices of `tensors` in order of name.
-    by_name: Vec<usize>,
     shards: Vec<Shard>,
 }
 
@@ -40,14 +45,14 @@ impl Gguf {
     /// If a file cannot be read, or breaks a rule of the format.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, GgufError> {
         let path = path.as_ref();
-        let (mut gguf, split) = Self::begin(Shard::open(path)?)?;
+        let (mut opened, split) = Opened::begin(Shard::open(path)?)?;
         if let Some(split) = split {
-            let siblings = split::siblings(path, split.count).map_err(|fault| gguf.shards[0].invalid(fault))?;
+            let siblings = split::siblings(path, split.count).map_err(|fault| opened.shards[0].invalid(fault))?;
             for sibling in siblings {
-                gguf.append(Shard::open(&sibling)?, split)?;
+                opened.append(Shard::open(&sibling)?, split)?;
             }
         }
-        gguf.finish(split)
+        opened.finish(split)
     }
 
     /// Reads a model that is in memory.
@@ -74,94 +79,38 @@ impl Gguf {
             storage: Storage::Owned(bytes),
         });
         let first = shards.next().unwrap_or(Shard { name: "memory".to_owned(), storage: Storage::Owned(Vec::new()) });
-        let (mut gguf, split) = Self::begin(first)?;
+        let (mut opened, split) = Opened::begin(first)?;
         let count = split.map_or(1, |split| split.count as usize);
         if given != count {
             let problem = format!("is file 1 of {count}, and {given} were given");
-            return Err(gguf.shards[0].invalid(Fault::Split(problem)));
+            return Err(opened.shards[0].invalid(Fault::Split(problem)));
         }
         if let Some(split) = split {
             for shard in shards {
-                gguf.append(shard, split)?;
+                opened.append(shard, split)?;
             }
         }
-        gguf.finish(split)
+        opened.finish(split)
     }
 
-    /// A model of the first file, and the split that it begins.
-    fn begin(shard: Shard) -> Result<(Self, Option<Split>), GgufError> {
-        let container = shard.parse(0)?;
-        let split = Split::of(&container.metadata).map_err(|fault| shard.invalid(fault))?;
-        if let Some(Split { number, count, .. }) = split.filter(|split| split.number != 0) {
-            return Err(shard.invalid(Fault::Split(format!(
-                "is file {} of {count} of a split model; open the file that ends in \"-00001-of-{count:05}.gguf\"",
-                u64::from(number) + 1
-            ))));
-        }
-        let gguf =
-            Self { metadata: container.metadata, tensors: container.tensors, by_name: Vec::new(), shards: vec![shard] };
-        Ok((gguf, split))
-    }
-
-    /// Adds the next file of a split model.
-    fn append(&mut self, shard: Shard, first: Split) -> Result<(), GgufError> {
-        let number = self.shards.len();
-        let container = shard.parse(number)?;
-        let split = Split::of(&container.metadata).map_err(|fault| shard.invalid(fault))?;
-        let belongs = split.is_some_and(|split| split.number as usize == number && split.count == first.count);
-        if !belongs {
-            let claim = match split {
-                Some(split) => format!("file {} of {}", u64::from(split.number) + 1, split.count),
-                None => "a model of its own".to_owned(),
-            };
-            return Err(shard.invalid(Fault::Split(format!(
-                "must be file {} of {}, but its metadata says that it is {claim}; download the model again",
-                number + 1,
-                first.count
-            ))));
-        }
-        self.tensors.extend(container.tensors);
-        self.shards.push(shard);
-        Ok(())
-    }
-
-    /// Checks what concerns all files together, and indexes the names.
-    fn finish(mut self, split: Option<Split>) -> Result<Self, GgufError> {
-        let found = self.tensors.len() as u64;
-        if let Some(expected) = split.and_then(|split| split.tensors)
-            && expected != found
-        {
-            return Err(self.shards[0].invalid(Fault::Split(format!(
-                "must have {expected} tensors in all its files (metadata key \"split.tensors.count\"), and has {found}"
-            ))));
-        }
-        let tensors = &self.tensors;
-        self.by_name = (0..tensors.len()).collect();
-        // Stable: of equal names the later stays the later.
-        self.by_name.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
-        let mut pairs = self.by_name.windows(2);
-        if let Some(pair) = pairs.find(|pair| tensors[pair[0]].name == tensors[pair[1]].name) {
-            let again = &tensors[pair[1]];
-            let fault = parse::tensor_fault(&again.name, TensorFault::Duplicate);
-            return Err(self.shards[again.shard].invalid(fault));
-        }
-        Ok(self)
+    /// Its keys and tensors.
+    pub fn header(&self) -> &Header {
+        &self.header
     }
 
     /// Keys and values (of the first file, where the model is split).
     pub fn metadata(&self) -> &Metadata {
-        &self.metadata
+        self.header.metadata()
     }
 
     /// Every tensor, in file order.
     pub fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
+        self.header.tensors()
     }
 
     /// Index in [`Gguf::tensors`] of the tensor called `name`.
     pub fn tensor_index(&self, name: &str) -> Option<usize> {
-        let place = self.by_name.binary_search_by(|&index| self.tensors[index].name.as_str().cmp(name));
-        place.ok().map(|place| self.by_name[place])
+        self.header.tensor_index(name)
     }
 
     /// The bytes of tensor `index`: rows of blocks, at no alignment that a wider type could rely on.
@@ -170,7 +119,7 @@ impl Gguf {
     ///
     /// If there is no such tensor.
     pub fn tensor_data(&self, index: usize) -> &[u8] {
-        let tensor = &self.tensors[index];
+        let tensor = &self.tensors()[index];
         &self.shards[tensor.shard].bytes()[data_range(tensor)]
     }
 
@@ -194,7 +143,7 @@ impl Gguf {
     }
 
     fn advise(&self, index: usize, range: Range<usize>, advise: fn(&Mapping, Range<usize>)) {
-        let tensor = &self.tensors[index];
+        let tensor = &self.tensors()[index];
         let data = data_range(tensor);
         assert!(
             range.start <= range.end && range.end <= data.len(),
@@ -234,6 +183,61 @@ impl Gguf {
             }
         }
         Ok(())
+    }
+}
+
+impl Opened {
+    /// A model of the first file, and the split that it begins.
+    fn begin(shard: Shard) -> Result<(Self, Option<Split>), GgufError> {
+        let container = shard.parse(0)?;
+        let split = Split::of(&container.metadata).map_err(|fault| shard.invalid(fault))?;
+        if let Some(Split { number, count, .. }) = split.filter(|split| split.number != 0) {
+            return Err(shard.invalid(Fault::Split(format!(
+                "is file {} of {count} of a split model; open the file that ends in \"-00001-of-{count:05}.gguf\"",
+                u64::from(number) + 1
+            ))));
+        }
+        Ok((Self { metadata: container.metadata, tensors: container.tensors, shards: vec![shard] }, split))
+    }
+
+    /// Adds the next file of a split model.
+    fn append(&mut self, shard: Shard, first: Split) -> Result<(), GgufError> {
+        let number = self.shards.len();
+        let container = shard.parse(number)?;
+        let split = Split::of(&container.metadata).map_err(|fault| shard.invalid(fault))?;
+        let belongs = split.is_some_and(|split| split.number as usize == number && split.count == first.count);
+        if !belongs {
+            let claim = match split {
+                Some(split) => format!("file {} of {}", u64::from(split.number) + 1, split.count),
+                None => "a model of its own".to_owned(),
+            };
+            return Err(shard.invalid(Fault::Split(format!(
+                "must be file {} of {}, but its metadata says that it is {claim}; download the model again",
+                number + 1,
+                first.count
+            ))));
+        }
+        self.tensors.extend(container.tensors);
+        self.shards.push(shard);
+        Ok(())
+    }
+
+    /// Checks what concerns all files together, and indexes the names.
+    fn finish(self, split: Option<Split>) -> Result<Gguf, GgufError> {
+        let found = self.tensors.len() as u64;
+        if let Some(expected) = split.and_then(|split| split.tensors)
+            && expected != found
+        {
+            return Err(self.shards[0].invalid(Fault::Split(format!(
+                "must have {expected} tensors in all its files (metadata key \"split.tensors.count\"), and has {found}"
+            ))));
+        }
+        let (header, shards) = (Header::new(self.metadata, self.tensors), self.shards);
+        if let Some(again) = header.duplicate() {
+            let fault = parse::tensor_fault(&again.name, TensorFault::Duplicate);
+            return Err(shards[again.shard].invalid(fault));
+        }
+        Ok(Gguf { header, shards })
     }
 }
 
@@ -282,8 +286,8 @@ impl std::fmt::Debug for Gguf {
         let files: Vec<String> = self.file_names().map(|name| quote(name.as_bytes())).collect();
         f.debug_struct("Gguf")
             .field("files", &files)
-            .field("keys", &self.metadata.len())
-            .field("tensors", &self.tensors.len())
+            .field("keys", &self.metadata().len())
+            .field("tensors", &self.tensors().len())
             .finish()
     }
 }

@@ -5,7 +5,7 @@
 //! allocation out of proportion to the file.
 //!
 //! - [`Gguf`] is a model on disk, mapped into memory, whole or in shards;
-//! - [`Metadata`] holds its keys, read through typed getters;
+//! - [`Header`] is what a file says before its data; [`Metadata`] holds its keys, read through typed getters;
 //! - [`TensorInfo`] says where each tensor's bytes lie, and [`Gguf::tensor_data`] hands them out;
 //! - [`decode_row`] turns blocks of any [`WeightType`](tailrace_types::WeightType) into `f32`, slowly: it is the oracle of the kernels;
 //! - [`Writer`] and [`quantize_row`] make files, for tests and tools.
@@ -14,6 +14,7 @@ mod block;
 mod cursor;
 mod error;
 mod file;
+mod header;
 mod kquant;
 mod metadata;
 mod mmap;
@@ -27,6 +28,7 @@ mod write;
 pub use block::decode_row;
 pub use error::{Fault, GgufError, TensorFault, escape};
 pub use file::Gguf;
+pub use header::Header;
 pub use metadata::Metadata;
 pub use parse::TensorInfo;
 pub use quantize::quantize_row;

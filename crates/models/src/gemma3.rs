@@ -4,6 +4,7 @@ use tailrace_plan::spec::{Activation, Attention, Block, ModelSpec, Pairing, Reac
 
 use crate::error::ModelError;
 use crate::parts::Reader;
+use crate::shapes::{Family, Len, Shape};
 
 /// Layers from one global layer to the next, where the file does not say.
 const PERIOD_DEFAULT: u32 = 6;
@@ -55,3 +56,27 @@ fn reach(r: &Reader<'_>) -> Result<Vec<Reach>, ModelError> {
     };
     Ok(sliding.into_iter().map(|slides| if slides { Reach::Sliding(window) } else { Reach::Global }).collect())
 }
+
+/// Gemma 3, text.
+pub(crate) const FAMILY: Family = Family {
+    vectors: &[
+        ("attn_q_norm.weight", Len::Head),
+        ("attn_k_norm.weight", Len::Head),
+        ("post_attention_norm.weight", Len::Width),
+        ("post_ffw_norm.weight", Len::Width),
+    ],
+    shapes: &[
+        Shape { name: "gemma3-270m", width: 640, layers: 18, heads: 4, kv_heads: 1, ffn: 2048, ..SMALL },
+        Shape { name: "gemma3-1b", width: 1152, layers: 26, heads: 4, kv_heads: 1, ffn: 6912, ..SMALL },
+        Shape { name: "gemma3-4b", width: 2560, layers: 34, heads: 8, kv_heads: 4, ffn: 10_240, ..LARGE },
+        Shape { name: "gemma3-12b", width: 3840, layers: 48, heads: 16, kv_heads: 8, ffn: 15_360, ..LARGE },
+        Shape { name: "gemma3-27b", width: 5376, layers: 62, heads: 32, kv_heads: 16, head: 128, ffn: 21_504, ..LARGE },
+    ],
+};
+
+/// What the models without eyes have in common.
+const SMALL: Shape = Shape { head: 256, vocab: 262_144, context: 32_768, tied: true, window: 512, ..Shape::NONE };
+
+/// The same of the larger ones, whose vocabulary is padded.
+const LARGE: Shape =
+    Shape { head: 256, vocab: 262_208, context: 131_072, rope_linear: 8.0, tied: true, window: 1024, ..Shape::NONE };

@@ -1,7 +1,7 @@
 //! Architectures: GGUF metadata and tensor shapes become a [`ModelSpec`].
 //!
 //! Pure: no tensor data is read, nothing is computed but sizes. Each architecture is one short file that puts shared parts together, and
-//! one line of the registry; its name occurs in those two places only. A file comes from a stranger: every hyper-parameter is checked for
+//! one line of the registry; its name occurs in those two places only, and its best known models stand in its file ([`shapes`]). A file comes from a stranger: every hyper-parameter is checked for
 //! its range and every tensor for shape and type before it enters the spec, so whatever reads the spec may rely on it:
 //!
 //! - `kv_heads` divides `heads`; head sizes are 1 to 1024; rotated dimensions are even and no more than the key's;
@@ -17,10 +17,11 @@ mod qwen2;
 mod qwen3;
 mod registry;
 mod rope;
+pub mod shapes;
 mod sizes;
 mod tensors;
 
-use tailrace_gguf::{Gguf, escape};
+use tailrace_gguf::{Gguf, Header, escape};
 use tailrace_plan::spec::ModelSpec;
 
 pub use error::ModelError;
@@ -45,6 +46,15 @@ pub struct Model {
 /// If the architecture is unknown, a hyper-parameter is missing or out of range, or a tensor is missing or has another shape or type
 /// than the hyper-parameters ask for.
 pub fn read(file: &Gguf) -> Result<Model, ModelError> {
+    read_header(file.header())
+}
+
+/// Reads the model that `file` begins.
+///
+/// # Errors
+///
+/// As [`read`].
+pub fn read_header(file: &Header) -> Result<Model, ModelError> {
     let architecture = registry::find(file.metadata())?;
     let mut reader = parts::Reader::new(file, architecture.name)?;
     let spec = (architecture.read)(&mut reader)?;

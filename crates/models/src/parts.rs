@@ -1,6 +1,6 @@
 //! The parts that architectures are put together from.
 
-use tailrace_gguf::Gguf;
+use tailrace_gguf::Header;
 use tailrace_plan::spec::{
     Activation, Attention, Block, Ffn, Linear, Mixer, ModelSpec, Norm, Reach, Residual, Rope, TensorSlice,
 };
@@ -19,7 +19,7 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// A reader of the keys with `prefix`.
-    pub(crate) fn new(file: &'a Gguf, prefix: &'static str) -> Result<Self, ModelError> {
+    pub(crate) fn new(file: &'a Header, prefix: &'static str) -> Result<Self, ModelError> {
         let keys = Keys::new(file.metadata(), prefix);
         let tensors = Tensors::new(file);
         let sizes = Sizes::read(file.metadata(), &keys, &tensors)?;

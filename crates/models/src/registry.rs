@@ -5,6 +5,7 @@ use tailrace_plan::spec::ModelSpec;
 
 use crate::error::ModelError;
 use crate::parts::Reader;
+use crate::shapes::Family;
 use crate::{gemma3, llama, qwen2, qwen3};
 
 /// An architecture and its reader.
@@ -12,14 +13,16 @@ pub(crate) struct Architecture {
     /// `general.architecture`, and the prefix of the hyper-parameters' keys.
     pub(crate) name: &'static str,
     pub(crate) read: fn(&mut Reader<'_>) -> Result<ModelSpec, ModelError>,
+    /// Models that can be had without a file.
+    pub(crate) family: Family,
 }
 
 /// In order of name.
 pub(crate) const ARCHITECTURES: &[Architecture] = &[
-    Architecture { name: "gemma3", read: gemma3::read },
-    Architecture { name: "llama", read: llama::read },
-    Architecture { name: "qwen2", read: qwen2::read },
-    Architecture { name: "qwen3", read: qwen3::read },
+    Architecture { name: "gemma3", read: gemma3::read, family: gemma3::FAMILY },
+    Architecture { name: "llama", read: llama::read, family: llama::FAMILY },
+    Architecture { name: "qwen2", read: qwen2::read, family: qwen2::FAMILY },
+    Architecture { name: "qwen3", read: qwen3::read, family: qwen3::FAMILY },
 ];
 
 /// The architecture that the file names.

@@ -1,6 +1,6 @@
 //! Claims on tensors: each is checked against the hyper-parameters, and what nobody claims is reported.
 
-use tailrace_gguf::{Gguf, TensorInfo, escape};
+use tailrace_gguf::{Header, TensorInfo, escape};
 use tailrace_plan::spec::{Linear, Norm, TensorSlice};
 
 use crate::error::ModelError;
@@ -10,12 +10,12 @@ const LISTED_MAX: usize = 5;
 
 /// The tensors of a file, and which of them are in use.
 pub(crate) struct Tensors<'a> {
-    file: &'a Gguf,
+    file: &'a Header,
     claimed: Vec<bool>,
 }
 
 impl<'a> Tensors<'a> {
-    pub(crate) fn new(file: &'a Gguf) -> Self {
+    pub(crate) fn new(file: &'a Header) -> Self {
         Self { file, claimed: vec![false; file.tensors().len()] }
     }
 
