@@ -40,14 +40,14 @@ extern "C" int tailrace_emulate(const char* kernel, const unsigned grid[3], unsi
 
 // --- CUDA's words -----------------------------------------------------------------------------------------------------
 #define KERNEL extern "C" void
-#define DEVICE inline __attribute__((always_inline))
+#define DEVICE inline
 #define PARAM const
 #define DYNAMIC_SHARED(name) unsigned char* const name = tailrace_emulator::dynamic_shared
 #define __shared__ static
 #define __constant__ static const
 #define __device__
 #define __host__
-#define __forceinline__ inline __attribute__((always_inline))
+#define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))

@@ -1,12 +1,12 @@
 // The k largest logits of each row, in order.
 //
-// A group is 1/1024 of the vocabulary, and the k-th largest of the groups' maxima is a bound: k logits reach it, so every
-// logit of the result does. In a row of a model the top k lie in nearly as many groups, and few others pass the bound.
+// A group is 1/1024 of the vocabulary. The k-th largest of the groups' maxima is a bound that k logits reach, so every logit of
+// the result does; in a row of a model few others do, and few groups have a second one.
 // - `group_maxima` reads all logits, one warp a group: 0.6 MB a row at 152k tokens.
-// - `top_select`, one block a row, finds the bound bit by bit, reads the groups that reach it again, and puts each
-//   logit that passes at its rank, the number of those above it.
+// - `top_select`, one block a row, finds such a bound bit by bit. Groups whose second largest logit stays below it pass their
+//   largest on; those few that have more are read again. What passed goes to its rank, the number of those above it.
 // Where too many pass (equal logits en masse, or sorted ones), the bound becomes the k-th largest logit itself, token
-// included: exact for any input, some hundred microseconds then.
+// included: exact for any input, two milliseconds then.
 
 #include "common.cuh"
 #include "params.cuh"
@@ -23,7 +23,7 @@ DEVICE uint32_t order_of(float x) {
 DEVICE float logit_of(uint32_t order) { return as_float(order & 0x80000000u ? order & 0x7fffffffu : ~order); }
 
 // The same with the token: no two of a row are equal, and of equal logits the lower token is above.
-DEVICE uint64_t key_of(float x, uint32_t token) { return uint64_t(order_of(x)) << 32 | (0xffffffffu - token); }
+DEVICE uint64_t key_of(uint32_t order, uint32_t token) { return uint64_t(order) << 32 | (0xffffffffu - token); }
 
 DEVICE uint32_t group_size(uint32_t vocab) { return (vocab + GROUPS - 1) / GROUPS; }
 
@@ -42,25 +42,45 @@ template <typename Use> DEVICE void each_of_group(const float* logits, uint32_t 
     }
 }
 
+// A group's largest logit, the lowest token that has it, and the second largest of the group's logits.
+struct Leader {
+    uint32_t order, token, second;
+
+    DEVICE void meet(uint32_t other, uint32_t other_token, uint32_t other_second) {
+        bool beaten = other > order || (other == order && other_token < token);
+        second = max(beaten ? other_second : second, min(other, order));
+        if (beaten) order = other, token = other_token;
+    }
+};
+
+// What `group_maxima` leaves of a row.
+struct Leaders {
+    uint32_t order[GROUPS], token[GROUPS], second[GROUPS];
+};
+
 // Blocks of x and their warps count the groups, y the rows.
 KERNEL __launch_bounds__(256) group_maxima(PARAM TopParams p) {
     start_next();
     wait_previous();
     uint32_t group = blockIdx.x * (blockDim.x / WARP) + warp_id(), row = blockIdx.y;
-    uint32_t largest = 0;
+    Leader leader{0, 0xffffffffu, 0};
     each_of_group(p.logits + uint64_t(row) * p.vocab, p.vocab, group,
-                  [&](float x, uint32_t) { largest = max(largest, order_of(x)); });
-    for (int mask = WARP / 2; mask > 0; mask /= 2) largest = max(largest, shuffle_xor(largest, mask));
-    if (lane_id() == 0) reinterpret_cast<uint32_t*>(p.scratch)[row * GROUPS + group] = largest;
+                  [&](float x, uint32_t token) { leader.meet(order_of(x), token, 0); });
+    for (int mask = WARP / 2; mask > 0; mask /= 2)
+        leader.meet(shuffle_xor(leader.order, mask), shuffle_xor(leader.token, mask), shuffle_xor(leader.second, mask));
+    if (lane_id() > 0) return;
+    Leaders& leaders = reinterpret_cast<Leaders*>(p.scratch)[row];
+    leaders.order[group] = leader.order, leaders.token[group] = leader.token, leaders.second[group] = leader.second;
 }
 
-// The largest bound that at least k of the threads' values reach; 0 where there are fewer values.
+// A bound that at least k of the threads' values reach and not many more, where there is one; 0 where there are fewer values.
 DEVICE uint32_t bound_of_maxima(uint32_t value, uint32_t k) {
     uint32_t bound = 0;
     for (uint32_t bit = 0x80000000u; bit > 0; bit >>= 1) {
         uint32_t reach = uint32_t(sync_block_count(value >= (bound | bit)));
-        if (reach >= k) bound |= bit;
-        if (reach == k) break;
+        if (reach < k) continue;
+        bound |= bit;
+        if (reach <= k + k / 4) break;
     }
     return bound;
 }
@@ -78,15 +98,18 @@ DEVICE void pass(Selection& s, uint64_t key) {
     if (at < PASSED_MAX) s.key[at] = key;
 }
 
-// Logits that reach the k-th largest of the groups' maxima. Ends with a barrier.
-DEVICE void select_by_groups(Selection& s, const TopParams& p, const float* logits, const uint32_t* maxima) {
-    uint32_t largest = maxima[threadIdx.x];
-    uint32_t bound = bound_of_maxima(largest, p.k);
-    if (largest >= bound) s.group[count_up(&s.groups, 1)] = threadIdx.x;
+// Logits that reach a bound of the groups' maxima. Ends with a barrier.
+DEVICE void select_by_groups(Selection& s, const TopParams& p, const float* logits, const Leaders& leaders) {
+    uint32_t group = threadIdx.x, order = leaders.order[group], token = leaders.token[group], second = leaders.second[group];
+    uint32_t bound = bound_of_maxima(order, p.k);
+    if (second >= bound)
+        s.group[count_up(&s.groups, 1)] = group;
+    else if (order >= bound)
+        pass(s, key_of(order, token));
     sync_block();
     for (uint32_t g = warp_id(); g < s.groups; g += blockDim.x / WARP)
-        each_of_group(logits, p.vocab, s.group[g], [&](float x, uint32_t token) {
-            if (order_of(x) >= bound) pass(s, key_of(x, token));
+        each_of_group(logits, p.vocab, s.group[g], [&](float x, uint32_t i) {
+            if (order_of(x) >= bound) pass(s, key_of(order_of(x), i));
         });
     sync_block();
 }
@@ -98,7 +121,7 @@ DEVICE void select_by_keys(Selection& s, const TopParams& p, const float* logits
         uint64_t trial = bound | 1ull << bit;
         uint32_t reach = 0;
 #pragma unroll 8
-        for (uint32_t i = threadIdx.x; i < p.vocab; i += blockDim.x) reach += key_of(logits[i], i) >= trial;
+        for (uint32_t i = threadIdx.x; i < p.vocab; i += blockDim.x) reach += key_of(order_of(logits[i]), i) >= trial;
         // The counter of the round before is free again once everybody is here.
         if (threadIdx.x == 0) s.counts[bit & 1] = 0;
         sync_block();
@@ -109,7 +132,7 @@ DEVICE void select_by_keys(Selection& s, const TopParams& p, const float* logits
     if (threadIdx.x == 0) s.passed = 0;
     sync_block();
     for (uint32_t i = threadIdx.x; i < p.vocab; i += blockDim.x)
-        if (key_of(logits[i], i) >= bound) pass(s, key_of(logits[i], i));
+        if (key_of(order_of(logits[i]), i) >= bound) pass(s, key_of(order_of(logits[i]), i));
     sync_block();
 }
 
@@ -118,9 +141,10 @@ DEVICE void write_ranked(const Selection& s, uint32_t k, Candidate* out) {
     constexpr uint32_t SHARE = 8;
     uint32_t passed = min(s.passed, PASSED_MAX);
     uint32_t part = threadIdx.x % SHARE, each = blockDim.x / SHARE;
-    // All lanes of a warp take the same number of rounds.
+    // All lanes of a warp take the same number of rounds, and warps that have no key none.
     for (uint32_t first = 0; first < passed; first += each) {
         uint32_t c = first + threadIdx.x / SHARE;
+        if (first + warp_id() * (WARP / SHARE) >= passed) break;
         uint64_t key = c < passed ? s.key[c] : 0;
         int above = 0;
         for (uint32_t i = part; i < passed; i += SHARE) above += s.key[i] > key;
@@ -138,7 +162,7 @@ KERNEL __launch_bounds__(GROUPS) top_select(PARAM TopParams p) {
     wait_previous();
     uint64_t row = blockIdx.x;
     const float* logits = p.logits + row * p.vocab;
-    select_by_groups(s, p, logits, reinterpret_cast<const uint32_t*>(p.scratch) + row * GROUPS);
+    select_by_groups(s, p, logits, reinterpret_cast<const Leaders*>(p.scratch)[row]);
     if (s.passed > PASSED_MAX) {
         // The count is read by all before it is reset.
         sync_block();

@@ -9,9 +9,9 @@ pub const TOP_MAX: u32 = 128;
 const GROUPS: u32 = 1024;
 const THREADS: u32 = 256;
 
-/// Bytes of `TopParams::scratch` for `rows` rows.
+/// Bytes of `TopParams::scratch` for `rows` rows: three words for each group.
 pub fn top_scratch_bytes(rows: u32) -> u64 {
-    u64::from(rows) * u64::from(GROUPS) * 4
+    u64::from(rows) * u64::from(GROUPS) * 12
 }
 
 /// The `params.k` largest logits of `params.rows` rows: two launches, in this order. `k` is at most [`TOP_MAX`] and at most
