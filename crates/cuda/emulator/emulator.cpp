@@ -246,13 +246,16 @@ void run_block(unsigned count, unsigned shared_bytes) {
     if (waited == 0) fail("no thread of the block called wait_previous");
 }
 
-Entry find_kernel(const char* name) {
-    if (void* address = dlsym(RTLD_DEFAULT, name)) return reinterpret_cast<Entry>(address);
-    // A library that was opened privately is not searched by default: ask the one that this function lies in.
+// The library that this function lies in, or the program.
+void* own_library() {
     Dl_info here;
-    if (!dladdr(reinterpret_cast<void*>(&find_kernel), &here)) return nullptr;
-    void* library = dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-    return library ? reinterpret_cast<Entry>(dlsym(library, name)) : nullptr;
+    void* library = dladdr(reinterpret_cast<void*>(&own_library), &here) ? dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+    return library ? library : RTLD_DEFAULT;
+}
+
+Entry find_kernel(const char* name) {
+    static void* const library = own_library();
+    return reinterpret_cast<Entry>(dlsym(library, name));
 }
 
 }  // namespace
