@@ -330,6 +330,20 @@ DEVICE Partial fold_chunk(const float* records, uint64_t stride, uint32_t chunk,
     return sum;
 }
 
+// Folds chunks first .. end of a round likewise; lane i has the weight of chunk i.
+DEVICE Partial fold_round(const float* m, const float* l, const float (*a)[WARP], uint32_t first, uint32_t end) {
+    uint32_t lane = lane_id();
+    bool exists = lane >= first && lane < end;
+    float of_lane = exists ? m[lane] : NEG_INF;
+    Partial sum{warp_max(of_lane), 0.0f, 0.0f};
+    float weight = weight_of(of_lane, sum.m), weighed = exists ? l[lane] * weight : 0.0f;
+    for (uint32_t i = first; i < end; i++) {
+        sum.l += shuffle(weighed, int(i));
+        sum.a = fma_rn(shuffle(weight, int(i)), a[i][lane], sum.a);
+    }
+    return sum;
+}
+
 }  // namespace
 
 // Grid: (dv / 32, heads, rows): 32 columns of a head to a thread block, a chunk to a warp at a time.
@@ -338,35 +352,27 @@ KERNEL __launch_bounds__(1024) attention_fold(PARAM AttentionParams p) {
     start_next();
     wait_previous();
     uint32_t row = blockIdx.z, head = blockIdx.y, col = blockIdx.x * WARP + lane_id();
-    if (row >= p.step.header->rows) return;
-    uint32_t position = p.step.rows[row].position, group_cells = p.group_leaves * BLOCK_CELLS;
+    uint32_t rows = p.step.header->rows, position = p.step.rows[row].position;
+    if (row >= rows) return;
+    uint32_t group_cells = p.group_leaves * BLOCK_CELLS;
     uint32_t first = first_visible(position, p.window) / group_cells, last = position / group_cells;
     uint32_t warps = blockDim.x / WARP;
     uint64_t record_floats = 2 + p.dv, stride = p.heads * record_floats;
     const float* records = p.partials + (uint64_t(row) * p.groups * p.heads + head) * record_floats;
 
-    constexpr uint32_t ROUND_GROUPS = CHUNK_GROUPS * ROUND_CHUNKS;
     Partial sum{NEG_INF, 0.0f, 0.0f};
-    for (uint32_t round = first / ROUND_GROUPS; round <= last / ROUND_GROUPS; round++) {
-        for (uint32_t i = warp_id(); i < ROUND_CHUNKS; i += warps) {
-            Partial chunk = fold_chunk(records, stride, round * ROUND_CHUNKS + i, first, last, col);
-            chunk_a[i][lane_id()] = chunk.a;
-            if (lane_id() == 0) chunk_m[i] = chunk.m, chunk_l[i] = chunk.l;
+    uint32_t last_chunk = last / CHUNK_GROUPS;
+    for (uint32_t chunk = first / CHUNK_GROUPS; chunk <= last_chunk;) {
+        uint32_t start = chunk / ROUND_CHUNKS * ROUND_CHUNKS, end = min(start + ROUND_CHUNKS, last_chunk + 1);
+        for (uint32_t c = chunk + warp_id(); c < end; c += warps) {
+            Partial of_chunk = fold_chunk(records, stride, c, first, last, col);
+            chunk_a[c - start][lane_id()] = of_chunk.a;
+            if (lane_id() == 0) chunk_m[c - start] = of_chunk.m, chunk_l[c - start] = of_chunk.l;
         }
         sync_block();
-        if (warp_id() == 0) {
-            float m = chunk_m[lane_id()], l = chunk_l[lane_id()];
-            Partial of_round{warp_max(m), 0.0f, 0.0f};
-            float weight = weight_of(m, of_round.m);
-#pragma unroll
-            for (int i = 0; i < int(ROUND_CHUNKS); i++) {
-                float w = shuffle(weight, i);
-                of_round.l = fma_rn(w, shuffle(l, i), of_round.l);
-                of_round.a = fma_rn(w, chunk_a[i][lane_id()], of_round.a);
-            }
-            sum = fold(sum, of_round);
-        }
+        if (warp_id() == 0) sum = fold(sum, fold_round(chunk_m, chunk_l, chunk_a, chunk - start, end - start));
         sync_block();
+        chunk = end;
     }
     if (warp_id() != 0) return;
     float value = sum.l != 0.0f ? div_rn(sum.a, sum.l) : 0.0f;
