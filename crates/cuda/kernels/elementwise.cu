@@ -6,6 +6,12 @@
 // - gains, which are weights, are loaded before `wait_previous`, while the predecessor still runs;
 // - nothing waits for the number of rows: it only decides what is stored.
 //
+// Measured on an H200, back to back in a graph (an empty kernel takes 0.4 us there): a norm of 1 to 16 rows of 5,120 to 8-bit
+// blocks 1.9 us, of 2,048 values 1.4; a gate of one row of 13,824 1.3 us, of 16 rows 2.8. 2,048 rows: norm of 5,120 to bf16
+// 19 us (3.3 TB/s), add_norm 33 us (3.8 TB/s), gate of 13,824 65 us (4.3 TB/s).
+// Tried for one row: a quarter of the threads with four quads each, 3.0 us; more threads than quads / 2 above 2,048 values,
+// slower too, the barrier grows.
+//
 // Each output element is one expression of its inputs. Sums of squares have an order that depends on the row's length
 // alone.
 

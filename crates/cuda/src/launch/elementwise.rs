@@ -18,7 +18,7 @@ const GRID_Y_MAX: u32 = 65_535;
 /// Thread blocks that fill the card with loads and stores.
 const FILLING_BLOCKS: u32 = 2_048;
 
-/// Rows from which a thread of a norm takes two shares.
+/// Rows from which memory counts, not latency: a thread of a norm takes two shares, and thread blocks are larger.
 const MANY_ROWS: u32 = 64;
 
 /// Shares that the quads of a row of `cols` values are dealt to for the sum of its squares. A row's bits depend on it, so it
@@ -41,9 +41,9 @@ fn norm<P: Params>(kernels: [&'static str; 3], params: &P, cols: u32, rows: u32)
     Launch::new(kernel, [rows, 1, 1], threads, params)
 }
 
-/// Blocks that cover the quads of a row, for each of `rows` rows.
-fn quads_grid(cols: u32, rows: u32) -> [u32; 3] {
-    [cols.div_ceil(QUAD * THREADS), rows, 1]
+/// A launch whose blocks of `threads` threads cover the quads of `rows` rows.
+fn quads<P: Params>(kernel: &'static str, params: &P, cols: u32, rows: u32, threads: u32) -> Launch {
+    Launch::new(kernel, [cols.div_ceil(QUAD * threads), rows, 1], threads, params)
 }
 
 /// `dst = norm(src)`.
@@ -58,12 +58,12 @@ pub fn add_norm(params: &AddNormParams, rows: u32) -> Launch {
 
 /// `dst = act(gate) * up`.
 pub fn gate(params: &GateParams, rows: u32) -> Launch {
-    Launch::new("gate", quads_grid(params.cols, rows), THREADS, params)
+    quads("gate", params, params.cols, rows, if rows < MANY_ROWS { 64 } else { THREADS })
 }
 
 /// `x = cap * tanh(x / cap)`; `rows` as in the params where they give a number.
 pub fn soft_cap(params: &SoftCapParams, rows: u32) -> Launch {
-    Launch::new("soft_cap", quads_grid(params.cols, rows), THREADS, params)
+    quads("soft_cap", params, params.cols, rows, THREADS)
 }
 
 /// Cosines and sines of the rows' positions.
@@ -86,7 +86,7 @@ pub fn rope_store(params: &RopeStoreParams, rows: u32) -> Launch {
 
 /// Copies `params.count` rows.
 pub fn gather_rows(params: &GatherParams) -> Launch {
-    Launch::new("gather_rows", quads_grid(params.cols, params.count), THREADS, params)
+    quads("gather_rows", params, params.cols, params.count, THREADS)
 }
 
 /// Random cells for the step's rows.
