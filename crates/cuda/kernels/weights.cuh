@@ -119,8 +119,12 @@ template <bool ALIGNED> DEVICE uint16_t load_half(const uint8_t* p) {
 
 // --- four codes in the bytes of a word ----------------------------------------------------------------------------------
 constexpr uint32_t LOW_NIBBLES = 0x0f0f0f0fu;
-DEVICE float unsigned_code(uint32_t codes, int i) { return float((codes >> (8 * i)) & 0xffu); }
-DEVICE float signed_code(uint32_t codes, int i) { return float(int8_t((codes >> (8 * i)) & 0xffu)); }
+// Code i less `zero`. The code becomes the mantissa's low byte of 2^23: conversions of integers run at a quarter of the rate.
+DEVICE float code_less(uint32_t codes, int i, float zero) {
+    return as_float(byte_perm(codes, 0x4b000000u, 0x7440u + i)) - (8388608.f + zero);
+}
+DEVICE float unsigned_code(uint32_t codes, int i) { return code_less(codes, i, 0.f); }
+DEVICE float signed_code(uint32_t codes, int i) { return code_less(codes ^ 0x80808080u, i, 128.f); }
 // Bits 0 to 3 of `bits`, one in bit 0 of each byte.
 DEVICE uint32_t spread_bits(uint32_t bits) { return ((bits & 15u) * 0x00204081u) & 0x01010101u; }
 // The nibbles of `codes` at bit `shift` of each byte.
@@ -204,7 +208,7 @@ template <uint32_t TYPE, bool ALIGNED> DEVICE void decode_simple(const Block& b,
         for (int j = 0; j < 8; j++) {
             float code;
             if constexpr (HAS_TABLE) code = signed_code(codes[j / 4], j % 4);
-            else code = unsigned_code(codes[j / 4], j % 4) - (HAS_MIN ? 0.f : FIVE ? 16.f : 8.f);
+            else code = code_less(codes[j / 4], j % 4, HAS_MIN ? 0.f : FIVE ? 16.f : 8.f);
             const float value = mul_rn(d, code);
             out[j / 4 * 16 + 4 * i + j % 4] = HAS_MIN ? add_rn(value, m) : value;
         }
@@ -254,7 +258,7 @@ template <uint32_t TYPE, bool ALIGNED> DEVICE void decode_k23(const Block& b, ui
         if constexpr (TYPE == W_Q3_K) codes |= ((high[i] >> sub) & 0x01010101u) << 2;
         for (int j = 0; j < 4; j++) {
             if constexpr (TYPE == W_Q2_K) out[4 * i + j] = add_rn(mul_rn(d[i / 4], unsigned_code(codes, j)), -m[i / 4]);
-            else out[4 * i + j] = mul_rn(d[i / 4], unsigned_code(codes, j) - 4.f);
+            else out[4 * i + j] = mul_rn(d[i / 4], code_less(codes, j, 4.f));
         }
     }
 }
@@ -271,7 +275,7 @@ template <bool ALIGNED> DEVICE void decode_q6_k(const Block& b, uint32_t sub, fl
     const float d[2] = {mul_rn(all, signed_code(scales, 0)), mul_rn(all, signed_code(scales, 1))};
     for (int i = 0; i < 8; i++) {
         const uint32_t codes = nibbles_at(w[i], group < 2 ? 0 : 4) | ((high[i] >> (2 * group)) & 0x03030303u) << 4;
-        for (int j = 0; j < 4; j++) out[4 * i + j] = mul_rn(d[i / 4], unsigned_code(codes, j) - 32.f);
+        for (int j = 0; j < 4; j++) out[4 * i + j] = mul_rn(d[i / 4], code_less(codes, j, 32.f));
     }
 }
 
