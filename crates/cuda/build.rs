@@ -106,9 +106,36 @@ fn compile(nvcc: &Path, file: &Path, out: &Path, (archs, ptx): &(Vec<u32>, Optio
     for target in targets {
         command.args(["-gencode", &target]);
     }
-    let output = command.output().unwrap_or_else(|error| panic!("cannot run {}: {error}", nvcc.display()));
-    assert!(output.status.success(), "{}: {}", file.display(), String::from_utf8_lossy(&output.stderr));
+    run_if_changed(&mut command, file, &image);
     Some((image, special.is_some()))
+}
+
+/// Runs a compiler, unless `output` came from the same command and the same text before: most changes are to one file.
+fn run_if_changed(command: &mut Command, file: &Path, output: &Path) {
+    let mut text = format!("{command:?}");
+    read_with_includes(file, &mut Vec::new(), &mut text);
+    let key = output.with_extension("key");
+    if output.is_file() && fs::read_to_string(&key).is_ok_and(|known| known == text) {
+        return;
+    }
+    let result = command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
+    assert!(result.status.success(), "{}: {}", file.display(), String::from_utf8_lossy(&result.stderr));
+    fs::write(&key, text).expect("the output folder can be written");
+}
+
+/// Appends the text of a file and of the files that it includes from its own folder, each once.
+fn read_with_includes(file: &Path, known: &mut Vec<PathBuf>, out: &mut String) {
+    let Ok(text) = fs::read_to_string(file) else { return };
+    *out += &text;
+    let folder = file.parent().expect("a file in a folder");
+    let names = text.lines().filter_map(|line| line.trim().strip_prefix("#include \"")?.strip_suffix('"'));
+    for name in names {
+        let included = folder.join(name);
+        if !known.contains(&included) {
+            known.push(included.clone());
+            read_with_includes(&included, known, out);
+        }
+    }
 }
 
 fn write_images(out: &Path, images: &[(PathBuf, bool)], compiled: bool) {
@@ -131,10 +158,6 @@ fn write_images(out: &Path, images: &[(PathBuf, bool)], compiled: bool) {
 fn emulated(root: &Path, files: &[PathBuf], out: &Path) {
     let library = out.join("libtailrace_kernels_emulated.so");
     let flags = ["-std=c++17", "-O2", "-mavx2", "-mf16c", "-mfma", "-DTAILRACE_EMULATED", "-fno-weak", "-Wno-unknown-pragmas", "-fPIC"];
-    let run = |command: &mut Command| {
-        let output = command.output().unwrap_or_else(|error| panic!("cannot run g++: {error}"));
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    };
     let mut objects = Vec::new();
     let special = |file: &&PathBuf| fs::read_to_string(file).is_ok_and(|text| text.starts_with("// archs:"));
     let emulator = root.join("emulator/emulator.cpp");
@@ -145,11 +168,14 @@ fn emulated(root: &Path, files: &[PathBuf], out: &Path) {
                 let object = out.join(file.file_name().expect("a file")).with_extension("emulated.o");
                 objects.push(object.clone());
                 let mut command = Command::new("g++");
-                command.args(flags).args(["-x", "c++", "-c"]).arg(file).arg("-o").arg(object);
-                scope.spawn(move || run(&mut command));
+                command.args(flags).args(["-x", "c++", "-c"]).arg(file).arg("-o").arg(&object);
+                scope.spawn(move || run_if_changed(&mut command, file, &object));
             }
         });
     }
-    run(Command::new("g++").arg("-shared").args(&objects).args(["-ldl", "-o"]).arg(&library));
+    let mut link = Command::new("g++");
+    link.arg("-shared").args(&objects).args(["-ldl", "-o"]).arg(&library);
+    let result = link.output().unwrap_or_else(|error| panic!("cannot run g++: {error}"));
+    assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
     println!("cargo:rustc-env=TAILRACE_EMULATED_KERNELS={}", library.display());
 }

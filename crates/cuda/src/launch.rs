@@ -4,6 +4,7 @@ pub mod attention;
 pub mod elementwise;
 pub mod gemm;
 pub mod head;
+pub mod matmul_f32;
 pub mod matvec;
 pub mod rates;
 pub mod weights;

@@ -14,7 +14,7 @@ use tailrace_types::{KvType, WeightType};
 
 use crate::arenas::{Arenas, global_layers};
 use crate::driver::{Driver, Graph, Kernel, Stream};
-use crate::launch::{Launch, attention, elementwise, gemm, head, matvec, weights};
+use crate::launch::{Launch, attention, elementwise, gemm, head, matmul_f32, matvec, weights};
 use crate::layout;
 use crate::params::{
     AddNormParams, AttentionParams, EmbedParams, FillParams, GateParams, GatherParams, MatVecParams, Matrix, NormParams,
@@ -463,8 +463,11 @@ impl<'a> Lowering<'a> {
         while let Some(first) = rest.first() {
             if input(first) == MatrixInput::Bf16 {
                 let a = self.buffer(src.bf16.expect("lowering gives every product inputs that it reads"));
-                self.gemm(a, first, dst, accumulate, scratch, out);
-                rest = &rest[1..];
+                let same = rest.iter().take_while(|p| input(p) == MatrixInput::Bf16).count();
+                let joined: Vec<_> =
+                    rest[..same].iter().map(|p| self.product(a, p, dst, accumulate, scratch)).collect();
+                gemm::products(&joined, self.rows, self.card.capability, self.card.multiprocessors, out);
+                rest = &rest[same..];
                 continue;
             }
             // Up to three matrices of one type share a launch.
@@ -514,7 +517,7 @@ impl<'a> Lowering<'a> {
         let Card { multiprocessors, shared_max, .. } = self.card;
         let plain = self.plan.limits.activations == ActivationType::F32;
         if plain {
-            return Ok(vec![matvec::matmul_f32(ty, &params, self.rows)]);
+            return Ok(vec![matmul_f32::matmul_f32(ty, &params, self.rows)]);
         }
         let launch = matvec::matvec(ty, &params, self.rows, multiprocessors, shared_max);
         let launch = launch.ok_or_else(|| {
@@ -523,17 +526,16 @@ impl<'a> Lowering<'a> {
         Ok(vec![launch])
     }
 
-    fn gemm(
+    fn product(
         &self,
         a: u64,
         product: &Product,
         dst: BufferId,
         accumulate: bool,
         scratch: Option<BufferId>,
-        out: &mut Vec<Launch>,
-    ) {
+    ) -> gemm::Product {
         let slice = &self.plan.weights[product.weight.0 as usize].slice;
-        let request = gemm::Product {
+        gemm::Product {
             ty: slice.ty,
             planes: self.planes(product.weight),
             n: slice.rows as u32,
@@ -544,8 +546,7 @@ impl<'a> Lowering<'a> {
             c_cols: self.cols(dst),
             accumulate,
             scratch: scratch.map_or(0, |s| self.buffer(s)),
-        };
-        gemm::product(&request, self.rows, self.card.capability, out);
+        }
     }
 
     fn rope_store(&self, layer: LayerId, qkv: BufferId, norms: (Option<Gain>, Option<Gain>), table: BufferId) -> Launch {
