@@ -1,6 +1,7 @@
 //! The boundary between the engine and the devices that compute: a [`Loader`] takes a plan and weights and gives an
 //! [`Executor`], which runs submissions and has no way to allocate.
 
+pub mod conformance;
 pub mod null;
 pub mod rope;
 pub mod synthetic;
@@ -16,7 +17,7 @@ pub use kv::Phase;
 
 use kv::StepPlan;
 use plan::spec::TensorSlice;
-use plan::{DeviceSizes, Plan, RowKind};
+use plan::{Bucket, BufferId, DeviceSizes, Plan, RowKind};
 
 /// One token to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +181,11 @@ pub trait Executor: Send {
         Ok(())
     }
 
+    /// Access to the buffers of its programs, for [`conformance`]; `None` where there is nothing to see.
+    fn probe(&mut self) -> Option<&mut dyn Probe> {
+        None
+    }
+
     /// Device memory that the driver says the process has in use now, in bytes; 0 where there is no driver to ask.
     fn driver_bytes(&self) -> u64 {
         0
@@ -190,6 +196,18 @@ pub trait Executor: Send {
 
     /// Bytes moved so far.
     fn traffic(&self) -> Traffic;
+}
+
+/// The buffers of an executor's programs: for tests, which see what an op left.
+pub trait Probe {
+    /// The first `rows` rows of a buffer of f32, 8-bit or bf16 values, as f32; after everything that was submitted.
+    fn read(&mut self, bucket: Bucket, buffer: BufferId, rows: u32) -> Result<Vec<f32>, DeviceError>;
+
+    /// Replaces the first rows of a buffer of f32 values. Only devices that serve as a reference need this.
+    fn write(&mut self, bucket: Bucket, buffer: BufferId, values: &[f32]) -> Result<(), DeviceError> {
+        let _ = (bucket, buffer, values);
+        Err(DeviceError::Misuse("this device's buffers cannot be written"))
+    }
 }
 
 /// What a device could not do.

@@ -55,8 +55,7 @@ mod tests {
     #[test]
     fn yarn_keeps_fast_pairs_and_interpolates_slow_ones() {
         let yarn = Yarn { original_context: 4096, ext_factor: 1.0, beta_fast: 32.0, beta_slow: 1.0 };
-        let (plain, yarn) =
-            (frequencies(&rope(None, 1.0), None), frequencies(&rope(Some(yarn), 8.0), None));
+        let (plain, yarn) = (frequencies(&rope(None, 1.0), None), frequencies(&rope(Some(yarn), 8.0), None));
         assert_eq!(plain[0], yarn[0]);
         assert!((plain[31] / 8.0 - yarn[31]).abs() < 1e-12);
         assert!((1..32).all(|j| yarn[j] <= plain[j] && yarn[j] >= plain[j] / 8.0 - 1e-15));

@@ -111,31 +111,43 @@ const BLOCK_WORDS: u64 = 32;
 /// The bytes of block `at` of a row: random codes, and scales around `scale`.
 fn fill_block(ty: WeightType, scale: f32, numbers: Numbers, at: u64, block: &mut [u8]) {
     let first = at * BLOCK_WORDS;
+    let own = numbers.bits(first + BLOCK_WORDS - 1);
+    match ty {
+        WeightType::F32 => return block.copy_from_slice(&(scale * normal(own)).to_le_bytes()),
+        WeightType::F16 => return block.copy_from_slice(&f16::from_f32(scale * normal(own)).to_le_bytes()),
+        WeightType::BF16 => return block.copy_from_slice(&bf16::from_f32(scale * normal(own)).to_le_bytes()),
+        _ => (),
+    }
     for (i, bytes) in block.chunks_mut(8).enumerate() {
         bytes.copy_from_slice(&numbers.bits(first + i as u64).to_le_bytes()[..bytes.len()]);
     }
-    let own = numbers.bits(first + BLOCK_WORDS - 1);
     // Blocks differ: between 0.75 and 1.25 of the scale.
     let scale = scale * (0.75 + 0.5 * unit(own));
-    let signed = if own & 1 == 0 { scale } else { -scale };
-    let mut put = |at: usize, value: f32| block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
-    match ty {
-        WeightType::F32 => block.copy_from_slice(&(scale * normal(own)).to_le_bytes()),
-        WeightType::F16 => put(0, scale * normal(own)),
-        WeightType::BF16 => block.copy_from_slice(&bf16::from_f32(scale * normal(own)).to_le_bytes()),
-        WeightType::Q4_0 | WeightType::Q5_0 | WeightType::Q8_0 | WeightType::IQ4_NL | WeightType::IQ4_XS => {
-            put(0, signed);
-        }
-        WeightType::Q3_K => put(108, signed),
-        WeightType::Q6_K => put(208, signed),
-        // Minima that move the mean of the values to 0.
-        WeightType::Q4_1 => [(0, scale), (2, -7.5 * scale)].into_iter().for_each(|(at, value)| put(at, value)),
-        WeightType::Q5_1 => [(0, scale), (2, -15.5 * scale)].into_iter().for_each(|(at, value)| put(at, value)),
-        WeightType::Q4_K => [(0, scale), (2, 7.5 * scale)].into_iter().for_each(|(at, value)| put(at, value)),
-        WeightType::Q5_K => [(0, scale), (2, 15.5 * scale)].into_iter().for_each(|(at, value)| put(at, value)),
-        WeightType::Q2_K => [(80, scale), (82, 1.5 * scale)].into_iter().for_each(|(at, value)| put(at, value)),
+    if ty == WeightType::MXFP4 {
         // The scale is the exponent of a power of two.
-        WeightType::MXFP4 => block[0] = (127.0 + scale.log2().round()).clamp(0.0, 254.0) as u8,
+        block[0] = (127.0 + scale.log2().round()).clamp(0.0, 254.0) as u8;
+        return;
+    }
+    let signed = if own & 1 == 0 { scale } else { -scale };
+    for (at, factor) in scales(ty) {
+        // Types with minima have scales of one sign.
+        let value = if scales(ty).len() == 1 { signed } else { factor * scale };
+        block[*at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
+    }
+}
+
+/// Where a block has its f16 scale, and its minimum, which moves the mean of the values to 0; in units of the scale.
+const fn scales(ty: WeightType) -> &'static [(usize, f32)] {
+    match ty {
+        WeightType::Q4_0 | WeightType::Q5_0 | WeightType::Q8_0 | WeightType::IQ4_NL | WeightType::IQ4_XS => &[(0, 1.0)],
+        WeightType::Q3_K => &[(108, 1.0)],
+        WeightType::Q6_K => &[(208, 1.0)],
+        WeightType::Q4_1 => &[(0, 1.0), (2, -7.5)],
+        WeightType::Q5_1 => &[(0, 1.0), (2, -15.5)],
+        WeightType::Q4_K => &[(0, 1.0), (2, 7.5)],
+        WeightType::Q5_K => &[(0, 1.0), (2, 15.5)],
+        WeightType::Q2_K => &[(80, 1.0), (82, 1.5)],
+        WeightType::MXFP4 | WeightType::F32 | WeightType::F16 | WeightType::BF16 => &[],
     }
 }
 

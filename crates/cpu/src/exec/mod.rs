@@ -6,6 +6,7 @@ mod attention;
 mod load;
 mod memory;
 mod ops;
+mod probe;
 mod transfer;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tailrace_device::kv::{Home, Phase, StepPlan};
 use tailrace_device::plan::{AttentionBuffers, AttentionShape, Bucket, DeviceSizes, Plan, Program, RowKind};
 use tailrace_device::{
-    DeviceError, Executor, HighWater, LoadOptions, Loader, Rates, Row, Submission, Traffic, WeightSource,
+    DeviceError, Executor, HighWater, LoadOptions, Loader, Probe, Rates, Row, Submission, Traffic, WeightSource,
 };
 use tailrace_types::{SlotId, WeightType};
 
@@ -265,6 +266,10 @@ impl Executor for CpuExecutor {
         let step = &self.step;
         self.pool.run(|worker| ops::run_head(machine, step, rows, worker));
         Ok(ops::logits(machine, rows.len()))
+    }
+
+    fn probe(&mut self) -> Option<&mut dyn Probe> {
+        Some(self)
     }
 
     fn high_water(&self) -> Vec<HighWater> {

@@ -7,16 +7,17 @@
 
 use tailrace_device::kv::{Phase, StepPlan, Transfer};
 use tailrace_device::plan::{
-    AttentionBuffers, AttentionShape, Bucket, BufferId, DeviceSizes, MemoryRow, Op, Plan, Program, RowKind, Weight,
-    WeightForm,
+    AttentionBuffers, AttentionShape, Bucket, Buffer, BufferId, Content, DeviceSizes, MemoryRow, Op, Plan, Program,
+    RowKind, Weight, WeightForm,
 };
 use tailrace_device::{
-    DeviceError, Executor, HighWater, LoadOptions, Loader, Rates, Row, Submission, Traffic, WeightFile, WeightSource,
+    DeviceError, Executor, HighWater, LoadOptions, Loader, Probe, Rates, Row, Submission, Traffic, WeightFile,
+    WeightSource,
 };
 use tailrace_types::WeightType;
 
 use super::memory::{Arena, Memory, NAN_BYTE};
-use super::ops::{Model, Run};
+use super::ops::{Model, Run, doubles, floats};
 use super::rope::inverse_frequencies;
 use crate::rates::host_read;
 
@@ -149,9 +150,45 @@ impl NaiveExecutor {
         self.transfer(&cache.before)
     }
 
+    /// A buffer, and the arena that it is in.
+    fn buffer(&self, bucket: Bucket, id: BufferId) -> Result<(Arena, Buffer), DeviceError> {
+        let plan = &self.model.plan;
+        let (arena, program) = match bucket {
+            Bucket::Prefill => (Arena::Workspace, &plan.prefill),
+            Bucket::Decode => (Arena::Workspace, &plan.decode),
+            Bucket::Head => (Arena::Head, &plan.head),
+        };
+        let buffer = program.buffers.get(id.0 as usize).ok_or(DeviceError::Misuse("a buffer that does not exist"))?;
+        Ok((arena, buffer.clone()))
+    }
+
     fn transfer(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
         let Model { plan, poison, .. } = &self.model;
         self.memory.transfer(plan, transfers, *poison, &mut self.traffic)
+    }
+}
+
+impl Probe for NaiveExecutor {
+    fn read(&mut self, bucket: Bucket, buffer: BufferId, rows: u32) -> Result<Vec<f32>, DeviceError> {
+        let (arena, buffer) = self.buffer(bucket, buffer)?;
+        let start = buffer.offset as usize;
+        let bytes = self.memory.bytes((arena, start..start + rows as usize * buffer.row_bytes as usize))?;
+        match buffer.content {
+            Content::F32 => Ok(floats(bytes)),
+            Content::Q8 => Ok(doubles(bytes).into_iter().map(|x| x as f32).collect()),
+            Content::Bf16 | Content::Scratch => Err(DeviceError::Misuse("a buffer without values is read")),
+        }
+    }
+
+    fn write(&mut self, bucket: Bucket, buffer: BufferId, values: &[f32]) -> Result<(), DeviceError> {
+        let (arena, buffer) = self.buffer(bucket, buffer)?;
+        let (start, most) = (buffer.offset as usize, buffer.bytes() as usize);
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        if buffer.content != Content::F32 || bytes.len() > most {
+            return Err(DeviceError::Misuse("values that do not fit their buffer"));
+        }
+        self.memory.bytes_mut((arena, start..start + bytes.len()))?.copy_from_slice(&bytes);
+        Ok(())
     }
 }
 
@@ -205,6 +242,10 @@ impl Executor for NaiveExecutor {
         run.run()?;
         self.logits = run.last_buffer()?;
         Ok(&self.logits)
+    }
+
+    fn probe(&mut self) -> Option<&mut dyn Probe> {
+        Some(self)
     }
 
     fn high_water(&self) -> Vec<HighWater> {

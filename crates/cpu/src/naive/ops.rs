@@ -328,11 +328,11 @@ impl Run<'_> {
     }
 }
 
-fn floats(bytes: &[u8]) -> Vec<f32> {
+pub(super) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect()
 }
 
-fn doubles(bytes: &[u8]) -> Vec<f64> {
+pub(super) fn doubles(bytes: &[u8]) -> Vec<f64> {
     bytes.as_chunks::<8>().0.iter().map(|&b| f64::from_le_bytes(b)).collect()
 }
 
