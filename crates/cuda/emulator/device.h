@@ -286,21 +286,17 @@ DEVICE void copy_async16(void* shared, const void* global, bool valid = true) {
 DEVICE void copy_async_commit() { tailrace_emulator::copy_commit(); }
 template <int N> DEVICE void copy_async_wait() { tailrace_emulator::copy_wait(N); }
 
-// Copies that a warp waits for: asynchronous copies of the lanes. A wait covers all that was issued.
-using CopyBarrier = uint64_t;
-DEVICE void copy_barrier_init(CopyBarrier* barrier) { tailrace_emulator::check_aligned(barrier, 8); }
-DEVICE void copy_warp_begin(CopyBarrier*, uint32_t) {}
-DEVICE void copy_warp(void* shared, const void* global, uint32_t bytes, CopyBarrier*) {
-    if (bytes % 16 != 0) tailrace_emulator::fail("a copy of %u bytes", bytes);
-    for (uint32_t at = uint32_t(lane_id()) * 16; at < bytes; at += WARP * 16)
-        copy_async16(static_cast<uint8_t*>(shared) + at, static_cast<const uint8_t*>(global) + at);
-}
-DEVICE void copy_warp_end(CopyBarrier*) { copy_async_commit(); }
-DEVICE void copy_warp_wait(CopyBarrier*, uint32_t) {
-    copy_async_wait<0>();
-    sync_warp();
-}
-DEVICE void prefetch_bulk_l2(const void*, uint32_t) {}
+struct SharedAddress {
+    const uint8_t* at;
+    DEVICE SharedAddress operator+(int bytes) const { return {at + bytes}; }
+};
+DEVICE SharedAddress shared_place(const void* p) { return {static_cast<const uint8_t*>(p)}; }
+DEVICE uint4 load_shared16(SharedAddress p) { return load_aligned<uint4>(p.at); }
+DEVICE uint2 load_shared8(SharedAddress p) { return load_aligned<uint2>(p.at); }
+DEVICE uint32_t load_shared4(SharedAddress p) { return load_aligned<uint32_t>(p.at); }
+DEVICE uint32_t load_shared2(SharedAddress p) { return load_aligned<uint16_t>(p.at); }
+DEVICE uint32_t load_shared1(SharedAddress p) { return *p.at; }
+DEVICE void copy_async16(SharedAddress shared, const void* global) { copy_async16(const_cast<uint8_t*>(shared.at), global); }
 
 // --- matrix instructions ----------------------------------------------------------------------------------------------
 namespace tailrace_emulator {

@@ -128,71 +128,44 @@ template <int N> DEVICE void copy_async_wait() {
 #endif
 }
 
-// --- copies that a warp waits for -------------------------------------------------------------------------------------
-// A barrier in shared memory through which a warp learns that copies have landed: the copy engine counts bytes on it (9.0),
-// lanes arrive when their own asynchronous copies have (8.x), or the copies are plain loads and stores (7.5).
-// All lanes of one warp call each of these functions together. A use of the barrier is: copy_warp_begin, any number of
-// copy_warp, copy_warp_end, copy_warp_wait; uses have alternating parity, the first has parity 0.
-using CopyBarrier = uint64_t;
-
-DEVICE void copy_barrier_init(CopyBarrier* barrier) {
+// --- shared memory by its own addresses -------------------------------------------------------------------------------
+// A place in shared memory in one register, which the compiler does not compute again at each use.
+struct SharedAddress {
+    uint32_t at;
+    DEVICE SharedAddress operator+(int bytes) const { return {at + bytes}; }
+};
+DEVICE SharedAddress shared_place(const void* p) { return {shared_address(p)}; }
+DEVICE uint4 load_shared16(SharedAddress p) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(p.at));
+    return v;
+}
+DEVICE uint2 load_shared8(SharedAddress p) {
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(p.at));
+    return v;
+}
+DEVICE uint32_t load_shared4(SharedAddress p) {
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(p.at));
+    return v;
+}
+DEVICE uint32_t load_shared2(SharedAddress p) {
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(p.at));
+    return v;
+}
+DEVICE uint32_t load_shared1(SharedAddress p) {
+    uint32_t v;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(p.at));
+    return v;
+}
+DEVICE void copy_async16(SharedAddress shared, const void* global) {
 #if __CUDA_ARCH__ >= 800
-    constexpr int arrivals = __CUDA_ARCH__ >= 900 ? 1 : WARP;
-    if (lane_id() == 0) {
-        asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-#if __CUDA_ARCH__ >= 900
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-    }
-    sync_warp();
-#endif
-}
-// Opens a use of the barrier for `bytes` bytes in all.
-DEVICE void copy_warp_begin(CopyBarrier* barrier, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-    if (lane_id() == 0)
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
-#endif
-}
-// `bytes` bytes, a multiple of 16 at addresses that are too, from global to shared memory. What is read once does not
-// displace other lines of L2.
-DEVICE void copy_warp(void* shared, const void* global, uint32_t bytes, CopyBarrier* barrier) {
-#if __CUDA_ARCH__ >= 900
-    if (lane_id() == 0) {
-        uint64_t once;
-        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-                         shared_address(shared)), "l"(global), "r"(bytes), "r"(shared_address(barrier)), "l"(once)
-                     : "memory");
-    }
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared.at), "l"(global) : "memory");
 #else
-    for (uint32_t at = lane_id() * 16; at < bytes; at += WARP * 16)
-        copy_async16(static_cast<uint8_t*>(shared) + at, static_cast<const uint8_t*>(global) + at);
-#endif
-}
-DEVICE void copy_warp_end(CopyBarrier* barrier) {
-#if __CUDA_ARCH__ >= 800 && __CUDA_ARCH__ < 900
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-#endif
-}
-DEVICE void copy_warp_wait(CopyBarrier* barrier, uint32_t parity) {
-#if __CUDA_ARCH__ >= 800
-    uint32_t done = 0;
-    while (!done)
-#if __CUDA_ARCH__ >= 900
-        asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-#else
-        asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-#endif
-                     : "=r"(done) : "r"(shared_address(barrier)), "r"(parity) : "memory");
-#else
-    sync_warp();
-#endif
-}
-// Asks for `bytes` bytes, a multiple of 16, to be brought to L2.
-DEVICE void prefetch_bulk_l2(const void* global, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+    uint4 v = *reinterpret_cast<const uint4*>(global);
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(shared.at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 #endif
 }
 

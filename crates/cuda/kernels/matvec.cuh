@@ -11,6 +11,9 @@
 #include "matvec_types.cuh"
 #include "weight_ring.cuh"
 
+#ifndef RING_ITEMS
+#define RING_ITEMS 3
+#endif
 #ifndef BATCH_OF
 #define BATCH_OF(R) (R <= 2 ? 4 : R == 4 ? 2 : 1)
 #endif
@@ -34,82 +37,105 @@ template <int R> DEVICE float sum_lanes(float (&v)[R]) {
     return v[0];
 }
 
-DEVICE int dot16(uint4 a, uint4 b) {
-    int sum = dot4(a.x, b.x, 0);
+DEVICE int dot16(uint4 a, uint4 b, int sum) {
+    sum = dot4(a.x, b.x, sum);
     sum = dot4(a.y, b.y, sum);
     sum = dot4(a.z, b.z, sum);
     return dot4(a.w, b.w, sum);
 }
 
-// The weights of a unit in registers, and their products with R rows of activations at `x`.
-template <class T> struct QuantisedUnit {
-    // Lanes 4 apart read different halves first: a lane's 32 bytes would meet those of the fourth next in the same banks.
-    static DEVICE int first_half() { return lane_id() >> 2 & 1; }
+// Rows of activations in shared memory, from the lane's unit of the tile at hand on.
+struct Activations {
+    SharedAddress values;  // of the half that the lane takes first
+    SharedAddress scales;
+    int other;             // from there to its other half
+    uint32_t row_bytes;
+};
 
-    uint4 codes[2];
+// Lanes 4 apart read different halves of their units first: a lane's 32 bytes would meet those of the fourth next in the same
+// banks of shared memory.
+DEVICE int first_half() { return lane_id() >> 2 & 1; }
+
+// The lane's unit of a tile in registers, and its products with R rows of activations.
+template <class T> struct QuantisedUnit {
+    weights::Codes codes;
     typename T::Scale scale;
 
-    DEVICE void load(weights::Block block, uint32_t unit) {
-        uint32_t sub = unit % T::UNITS;
-        codes[0] = T::codes(block, sub, first_half());
-        codes[1] = T::codes(block, sub, first_half() ^ 1);
+    DEVICE void load(weights::Block block) {
+        uint32_t sub = lane_id() % T::UNITS;
+        codes = T::codes(block, sub, first_half());
         scale = T::scale(block, sub);
     }
-    template <int R> DEVICE void add_to(float (&acc)[R], uint32_t unit, const uint8_t* x, const MatVecParams& p) const {
-        int first = first_half();
+    // Activations of tile `tile` from that at `x`.
+    template <int R> DEVICE void add_to(float (&acc)[R], const Activations& x, uint32_t tile) const {
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            const uint8_t* row = x + r * p.x_row_bytes;
-            uint4 x0 = weights::sixteen_at(row + unit * 32 + first * 16), x1 = weights::sixteen_at(row + unit * 32 + (first ^ 1) * 16);
-            Q8Scale x_scale = *reinterpret_cast<const Q8Scale*>(row + p.k + unit * sizeof(Q8Scale));
-            int d0 = dot16(codes[0], x0), d1 = dot16(codes[1], x1);
-            acc[r] = T::add(acc[r], scale, first ? d1 : d0, first ? d0 : d1, x_scale);
+            SharedAddress values = x.values + (r * x.row_bytes + tile * WARP * 32);
+            uint4 first = load_shared16(values), second = load_shared16(values + x.other);
+            Q8Scale x_scale = load_scale(x.scales + (r * x.row_bytes + tile * WARP * sizeof(Q8Scale)));
+            int dot = dot16(codes.first, first, 0);
+            if constexpr (T::HALVES) {
+                int rest = dot16(codes.second, second, 0);
+                bool swapped = first_half();
+                acc[r] = T::add(acc[r], scale, swapped ? rest : dot, swapped ? dot : rest, x_scale);
+            } else {
+                acc[r] = T::add(acc[r], scale, dot16(codes.second, second, dot), x_scale);
+            }
         }
+    }
+    static DEVICE Q8Scale load_scale(SharedAddress at) {
+        if constexpr (!T::SUMS) return {as_float(load_shared4(at)), 0, 0};
+        uint2 v = load_shared8(at);
+        return {as_float(v.x), int16_t(v.y), int16_t(v.y >> 16)};
     }
 };
 
 template <class T> struct FloatUnit {
-    static DEVICE int first_half() { return lane_id() >> 2 & 1; }
+    float4 first, second;
 
-    float4 values[2];
-
-    DEVICE void load(weights::Block block, uint32_t) {
-        for (int i = 0; i < 2; i++) values[i] = T::values(block[0], first_half() ^ i);
+    DEVICE void load(weights::Block block) {
+        first = T::values(block[0], first_half());
+        second = T::values(block[0], first_half() ^ 1);
     }
-    template <int R> DEVICE void add_to(float (&acc)[R], uint32_t unit, const uint8_t* x, const MatVecParams& p) const {
+    template <int R> DEVICE void add_to(float (&acc)[R], const Activations& x, uint32_t tile) const {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float4 w = values[i];
-#pragma unroll
-            for (int r = 0; r < R; r++) {
-                float4 v = *reinterpret_cast<const float4*>(x + r * p.x_row_bytes + unit * 32 + (first_half() ^ i) * 16);
-                acc[r] = fma_rn(w.x, v.x, fma_rn(w.y, v.y, fma_rn(w.z, v.z, fma_rn(w.w, v.w, acc[r]))));
-            }
+        for (int r = 0; r < R; r++) {
+            SharedAddress values = x.values + (r * x.row_bytes + tile * WARP * 32);
+            acc[r] = add_dot(acc[r], first, weights::four_floats(load_shared16(values)));
+            acc[r] = add_dot(acc[r], second, weights::four_floats(load_shared16(values + x.other)));
         }
+    }
+    static DEVICE float add_dot(float acc, float4 a, float4 b) {
+        return fma_rn(a.w, b.w, fma_rn(a.z, b.z, fma_rn(a.y, b.y, fma_rn(a.x, b.x, acc))));
     }
 };
 
-// Adds units u, u + 32, .. of each lane, COUNT of them, of a row that begins at `row_at` of the stream. The ring has the
-// weights' place back before they are used.
-template <int COUNT, class T, class Unit, int R>
-DEVICE void add_units(float (&acc)[R], WeightRing<T>& ring, uint32_t row_at, uint32_t u, uint32_t units, const uint8_t* x,
-                      const MatVecParams& p) {
-    uint32_t done = row_at + min(u + COUNT * WARP, units) / T::UNITS;
-    ring.await(done);
-    Unit weights[COUNT];
+// Adds COUNT tiles, each of one unit for each lane: `block` and `x` are at the lane's unit of the first and go on to the next.
+template <int COUNT, class T, class Unit, int R> DEVICE void add_tiles(float (&acc)[R], SharedAddress (&block)[4], Activations& x) {
+    Unit units[COUNT];
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        uint32_t unit = min(u + i * WARP + lane_id(), units - 1);
-        const uint8_t* block[4];
-        ring.block(row_at + unit / T::UNITS, block);
-        weights[i].load(block, unit);
-    }
-    ring.release(done);
+        units[i].load(block);
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        uint32_t unit = u + i * WARP + lane_id();
-        if (COUNT > 1 || unit < units) weights[i].add_to(acc, unit, x, p);
+        for (uint32_t f = 0; f < T::FIELDS; f++) block[f] = block[f] + WARP / T::UNITS * T::bytes(f);
     }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) units[i].add_to(acc, x, i);
+    x.values = x.values + COUNT * WARP * 32;
+    x.scales = x.scales + COUNT * WARP * uint32_t(sizeof(Q8Scale));
+}
+
+// Adds the next item of the ring, of `units` units.
+template <class T, class Unit, int R>
+DEVICE void add_item(float (&acc)[R], SharedAddress (&block)[4], uint32_t units, Activations& x) {
+    constexpr int BATCH = BATCH_OF(R);
+#pragma unroll
+    for (uint32_t f = 0; f < T::FIELDS; f++) block[f] = block[f] + lane_id() / T::UNITS * T::bytes(f);
+    for (; units >= BATCH * WARP; units -= BATCH * WARP) add_tiles<BATCH, T, Unit>(acc, block, x);
+    if constexpr (BATCH > 1)
+        for (; units >= WARP; units -= WARP) add_tiles<1, T, Unit>(acc, block, x);
+    // The rest of the row.
+    if (uint32_t(lane_id()) < units) add_tiles<1, T, Unit>(acc, block, x);
 }
 
 // Copies the rows that exist to shared memory.
@@ -119,45 +145,44 @@ DEVICE void stage_rows(uint8_t* shared, const uint8_t* x, uint32_t bytes) {
 }
 
 template <class T, int R, class Unit> DEVICE void run(const MatVecParams& p) {
-    constexpr int BATCH = BATCH_OF(R);
+    using Ring = WeightRing<T, RING_ITEMS>;
     DYNAMIC_SHARED(shared);
     start_next();
-    uint32_t warps = blockDim.x / WARP, part = blockIdx.x * warps + warp_id(), parts = gridDim.x * warps;
-    uint8_t* x = shared + warps * WeightRing<T>::bytes_for(p.stages);
-    WeightRing<T> ring(p, part, parts, shared + warp_id() * WeightRing<T>::bytes_for(p.stages));
+    uint32_t warps = blockDim.x / WARP, ring_bytes = Ring::bytes_for(p.item_blocks);
+    uint8_t* x = shared + warps * ring_bytes;
+    uint32_t part = blockIdx.x * warps + warp_id(), parts = gridDim.x * warps;
+    Ring ring(p, part, parts, shared_place(shared) + warp_id() * ring_bytes);
 
     wait_previous();
-    uint32_t first_row = blockIdx.y * R;
-    int rows = min(int(p.step.header->rows) - int(first_row), R);
-    stage_rows(x, p.x + first_row * p.x_row_bytes, max(rows, 0) * p.x_row_bytes);
+    uint32_t first_row = blockIdx.y * R, lane = lane_id();
+    uint32_t rows = p.step.header->rows;
+    rows = rows > first_row ? min(rows - first_row, uint32_t(R)) : 0;
+    stage_rows(x, p.x + first_row * p.x_row_bytes, rows * uint32_t(p.x_row_bytes));
     sync_block();
 
-    int lane = lane_id();
-    uint32_t units = p.k / T::UNIT, stage = 0;
+    Activations rows_of_x = {shared_place(x) + (lane * 32 + first_half() * 16), shared_place(x) + (p.k + lane * uint32_t(sizeof(Q8Scale))),
+                             first_half() ? -16 : 16, uint32_t(p.x_row_bytes)};
     for (uint32_t m = 0; m < p.matrices; m++) {
-        const Matrix& matrix = p.matrix[m];
         Span span = span_of(p, m, part, parts);
-        if (span.first == span.end) continue;
-        uint32_t base = span.first * ring.blocks_of_row / ring.PHASE * ring.PHASE;
-        // Position in the stream of block b of this matrix: b + origin.
-        uint32_t origin = stage * T::STAGE - base;
+        const float* bias = p.matrix[m].bias;
+        float* y = p.y + uint64_t(first_row + lane) * p.y_cols + p.matrix[m].first_col;
         for (uint32_t n = span.first; n < span.end; n++) {
-            uint32_t row_at = n * ring.blocks_of_row + origin;
-            float* y = p.y + uint64_t(first_row + lane) * p.y_cols + matrix.first_col + n;
-            float bias = 0, old = 0;
+            float offset = 0, old = 0;
             if (lane < rows) {
-                if (matrix.bias) bias = matrix.bias[n];
-                if (p.accumulate) old = *y;
+                if (bias) offset = bias[n];
+                if (p.accumulate) old = y[n];
             }
             float acc[R] = {};
-            uint32_t u = 0;
-            for (; u + BATCH * WARP <= units; u += BATCH * WARP) add_units<BATCH, T, Unit>(acc, ring, row_at, u, units, x, p);
-            for (; u < units; u += WARP) add_units<1, T, Unit>(acc, ring, row_at, u, units, x, p);
+            Activations at = rows_of_x;
+            for (uint32_t b = 0; b < ring.row_blocks; b += ring.item_blocks) {
+                SharedAddress item[4];
+                ring.await(n * ring.row_blocks + b, item);
+                add_item<T, Unit>(acc, item, min(ring.item_blocks, ring.row_blocks - b) * T::UNITS, at);
+                ring.release();
+            }
             float sum = sum_lanes(acc);
-            if (lane < rows) *y = add_rn(add_rn(sum, bias), old);
+            if (lane < rows) y[n] = add_rn(add_rn(sum, offset), old);
         }
-        stage += (span.end * ring.blocks_of_row - base + T::STAGE - 1) / T::STAGE;
-        ring.release(stage * T::STAGE);
     }
 }
 

@@ -1,12 +1,12 @@
-// The weights of a warp's rows as a stream through a ring in shared memory.
+// The weights of a warp's rows on their way through shared memory.
 //
-// A warp has a run of consecutive output rows. In each plane of a matrix they are one run of bytes, so that the stream
-// needs no notion of a row: it is cut into stages of whole blocks, and a stage is one copy for each plane. The ring is filled
-// before anything else happens and stays full: what hides the latency of memory is the bytes in it, those of all warps of a
-// multiprocessor together, not the number of threads.
+// A warp has a run of consecutive output rows, so that what it needs of a plane is one run of bytes. It is cut into *items*:
+// a row, or parts of one where rows are long. A warp has ITEMS slots for them, each filled by asynchronous copies of all
+// lanes and filled again as soon as its item has been used. What hides the latency of memory is the bytes on their way to all
+// slots of a multiprocessor, not the number of threads.
 //
-// Blocks keep their number modulo 16 in the ring, so that copies are aligned in every plane (the narrowest field has one
-// byte); a copy may begin and end up to 15 bytes outside its blocks. Matrices must be readable to the next multiple of 16.
+// Copies are 16 bytes wide and rows of narrow planes are not: they begin at the 16 bytes that hold the item's first byte and
+// end likewise. Planes must be readable to the next multiple of 16 bytes.
 #pragma once
 
 #include "common.cuh"
@@ -30,95 +30,97 @@ DEVICE Span span_of(const MatVecParams& p, uint32_t m, uint32_t part, uint32_t p
     return {min(max(first, before) - before, rows), min(max(end, before) - before, rows)};
 }
 
-template <class T> struct WeightRing {
-    enum : uint32_t { PHASE = 16 };  // blocks; see above
-
+template <class T, int ITEMS> struct WeightRing {
     const MatVecParams& p;
     uint32_t part, parts;
-    uint32_t stages;        // a power of two
-    uint8_t* bytes;         // [plane][stages * T::STAGE blocks][field bytes]
-    CopyBarrier* barriers;  // one for each stage
-    uint32_t blocks_of_row;
+    uint32_t row_blocks, item_blocks;
+    SharedAddress slots;
+    uint32_t slot_bytes;
+    uint32_t filling = 0, reading = 0;  // offsets of slots
+    // What is asked for next: blocks of the row from `block` on, in rows of `matrix` of which `rows_left` are left.
+    uint32_t matrix = 0, rows_left = 0, block = 0;
+    const uint8_t* source[T::FIELDS];
 
-    // The next stage that is asked for: of matrix `matrix`, from block `next` on; those from `first` to `end` are wanted.
-    uint32_t matrix = 0, next = 0, first = 0, end = 0;
-    const uint8_t* source[T::FIELDS];  // of block `next` in each plane
-    uint32_t issued = 0, landed = 0, consumed = 0;
-
-    static DEVICE uint32_t bytes_for(uint32_t stages) { return stages * (T::STAGE * T::BLOCK_BYTES + sizeof(CopyBarrier)); }
-
-    DEVICE WeightRing(const MatVecParams& p, uint32_t part, uint32_t parts, uint8_t* shared)
-        : p(p), part(part), parts(parts), stages(p.stages), bytes(shared),
-          barriers(reinterpret_cast<CopyBarrier*>(shared + p.stages * T::STAGE * T::BLOCK_BYTES)),
-          blocks_of_row(p.k / (T::UNIT * T::UNITS)) {
-        for (uint32_t i = 0; i < stages; i++) copy_barrier_init(&barriers[i]);
-        open_matrix();
-        for (uint32_t i = 0; i < stages; i++) issue();
-    }
-
-    DEVICE void open_matrix() {
-        Span span = span_of(p, matrix, part, parts);
-        first = span.first * blocks_of_row;
-        end = span.end * blocks_of_row;
-        next = first < end ? first / PHASE * PHASE : end;
+    // Bytes that a slot holds of field `field`: with those before and after the item that its copies bring.
+    static DEVICE uint32_t room(uint32_t blocks, int field) { return (blocks * T::bytes(field) + 15) / 16 * 16 + (T::bytes(field) % 16 ? 16 : 0); }
+    static DEVICE uint32_t room_before(uint32_t blocks, uint32_t field) {
+        uint32_t bytes = 0;
 #pragma unroll
-        for (uint32_t i = 0; i < T::FIELDS; i++) source[i] = p.matrix[matrix].plane[i] + uint64_t(next) * T::bytes(i);
+        for (uint32_t i = 0; i < field; i++) bytes += room(blocks, i);
+        return bytes;
+    }
+    // Shared memory of a warp.
+    static DEVICE uint32_t bytes_for(uint32_t item_blocks) { return ITEMS * room_before(item_blocks, T::FIELDS); }
+
+    DEVICE WeightRing(const MatVecParams& p, uint32_t part, uint32_t parts, SharedAddress shared)
+        : p(p), part(part), parts(parts), row_blocks(p.k / (T::UNIT * T::UNITS)), item_blocks(p.item_blocks), slots(shared),
+          slot_bytes(room_before(p.item_blocks, T::FIELDS)) {
+        open();
+        for (int i = 0; i < ITEMS; i++) fill();
     }
 
-    // Asks for the next stage, if there is one.
-    DEVICE void issue() {
-        while (next >= end) {
-            if (matrix + 1 >= p.matrices) return;
-            matrix++;
-            open_matrix();
+    // Goes to the first rows of the matrices from `matrix` on.
+    DEVICE void open() {
+        for (; matrix < p.matrices; matrix++) {
+            Span span = span_of(p, matrix, part, parts);
+            rows_left = span.end - span.first;
+            if (!rows_left) continue;
+#pragma unroll
+            for (uint32_t i = 0; i < T::FIELDS; i++) source[i] = p.matrix[matrix].plane[i] + uint64_t(span.first) * row_blocks * T::bytes(i);
+            return;
         }
-        uint32_t slot = issued & (stages - 1);
-        // Bytes of the stage that are wanted, in whole sixteens: all but at the ends of the run.
-        uint32_t skip[T::FIELDS] = {}, stop[T::FIELDS], total = T::STAGE * T::BLOCK_BYTES;
-#pragma unroll
-        for (uint32_t i = 0; i < T::FIELDS; i++) stop[i] = T::STAGE * T::bytes(i);
-        if (next < first || next + T::STAGE > end) {
-            total = 0;
+    }
+
+    // Asks for the next item. Without one it is an empty group of copies.
+    DEVICE void fill() {
+        if (rows_left) {
+            uint32_t blocks = min(item_blocks, row_blocks - block);
 #pragma unroll
             for (uint32_t i = 0; i < T::FIELDS; i++) {
-                skip[i] = (max(next, first) - next) * T::bytes(i) / 16 * 16;
-                stop[i] = ((min(next + T::STAGE, end) - next) * T::bytes(i) + 15) & ~15u;
-                total += stop[i] - skip[i];
+                copy_field(slots + filling + room_before(item_blocks, i), i, blocks * T::bytes(i));
+                source[i] += blocks * T::bytes(i);
+            }
+            block += blocks;
+            if (block == row_blocks) {
+                block = 0;
+                if (!--rows_left) {
+                    matrix++;
+                    open();
+                }
             }
         }
-        copy_warp_begin(&barriers[slot], total);
+        copy_async_commit();
+        filling = after(filling);
+    }
+    DEVICE void copy_field(SharedAddress to, uint32_t field, uint32_t bytes) const {
+        uint32_t before = T::bytes(field) % 16 ? uint32_t(reinterpret_cast<uintptr_t>(source[field])) & 15 : 0, lane = lane_id() * 16;
+        const uint8_t* from = source[field] - before + lane;
+        to = to + lane;
+        bytes += before;
+#pragma unroll 4
+        for (; bytes >= WARP * 16; bytes -= WARP * 16) {
+            copy_async16(to, from);
+            to = to + WARP * 16;
+            from += WARP * 16;
+        }
+        if (lane < bytes) copy_async16(to, from);
+    }
+    DEVICE uint32_t after(uint32_t slot) const { return slot + slot_bytes == ITEMS * slot_bytes ? 0 : slot + slot_bytes; }
+
+    // Makes the next item readable, whose first block is `first` of the matrix, and gives the fields of this block.
+    DEVICE void await(uint32_t first, SharedAddress (&fields)[4]) const {
+        copy_async_wait<ITEMS - 1>();
+        sync_warp();
 #pragma unroll
         for (uint32_t i = 0; i < T::FIELDS; i++) {
-            copy_warp(plane(i) + slot * T::STAGE * T::bytes(i) + skip[i], source[i] + skip[i], stop[i] - skip[i], &barriers[slot]);
-            source[i] += T::STAGE * T::bytes(i);
-        }
-        copy_warp_end(&barriers[slot]);
-        issued++;
-        next += T::STAGE;
-    }
-
-    DEVICE uint8_t* plane(int field) const { return bytes + stages * T::STAGE * T::before(field); }
-
-    // Makes the blocks before `position` of the stream readable.
-    DEVICE void await(uint32_t position) {
-        while (landed * T::STAGE < position) {
-            copy_warp_wait(&barriers[landed & (stages - 1)], landed / stages & 1);
-            landed++;
+            uint32_t before = T::bytes(i) % 16 ? first * T::bytes(i) & 15 : 0;
+            fields[i] = slots + (reading + room_before(item_blocks, i) + before);
         }
     }
-    // Gives the stages that end at or before `position` back: no lane reads them again.
-    DEVICE void release(uint32_t position) {
-        if ((consumed + 1) * T::STAGE > position) return;
+    // No lane reads the item again.
+    DEVICE void release() {
         sync_warp();
-        do {
-            consumed++;
-            issue();
-        } while ((consumed + 1) * T::STAGE <= position);
-    }
-    // Fields of the block at `position`.
-    DEVICE void block(uint32_t position, const uint8_t* (&fields)[4]) const {
-        uint32_t at = position & (stages * T::STAGE - 1);
-#pragma unroll
-        for (uint32_t i = 0; i < T::FIELDS; i++) fields[i] = plane(i) + at * T::bytes(i);
+        fill();
+        reading = after(reading);
     }
 };

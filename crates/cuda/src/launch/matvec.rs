@@ -1,8 +1,9 @@
-//! Launches of `kernels/matvec_*.cu`, weights x few rows of activations, and of `kernels/matmul_f32.cu`.
+//! Launches of `kernels/matvec_*.cu`: weights x few rows of activations.
 
 use tailrace_types::WeightType;
 
 use super::Launch;
+use crate::layout;
 use crate::params::MatVecParams;
 
 /// Rows that one launch computes from one pass over the weights.
@@ -10,95 +11,110 @@ pub const ROWS_MAX: u32 = 8;
 
 const WARP: u32 = 32;
 /// Warps of a block. There is one block for each multiprocessor.
-const WARPS: u32 = 8;
-/// Shared memory that the rings of a block may take: two products, one that ends and one that waits with full rings, and
-/// the small kernels between them are on a multiprocessor together.
-const RINGS_MAX: u32 = 80 << 10;
-/// Of a stage's barrier.
-const BARRIER_BYTES: u32 = 8;
-const STAGES_MIN: u32 = 2;
-const STAGES_MAX: u32 = 16;
+const WARPS: u32 = 16;
+/// Slots of a warp's ring: `RING_ITEMS` of `kernels/matvec.cuh`.
+const RING_ITEMS: u32 = 3;
+/// Shared memory that the rings of a block may take.
+const RINGS_MAX: u32 = 160 << 10;
+/// Width of a copy, which narrow planes are widened to at both ends of an item.
+const COPY_BYTES: u32 = 16;
+/// Values of a block of floats in `kernels/matvec_types.cuh`.
+const FLOAT_BLOCK: u32 = 8;
+/// Most tiles of an item; a tile is one unit for each lane.
+const TILES_MAX: u32 = 8;
 
-/// What a type's kernels are called for 1, 2, 4 and 8 rows, and the bytes of a stage (`STAGE` blocks in
-/// `kernels/matvec_types.cuh`).
-fn kernels(ty: WeightType) -> ([&'static str; 4], u32) {
+/// What a type's kernels are called for 1, 2, 4 and 8 rows.
+fn kernels(ty: WeightType) -> [&'static str; 4] {
     macro_rules! named {
-        ($name:literal, $stage:expr) => {
-            (
-                [
-                    concat!("matvec_", $name, "_r1"),
-                    concat!("matvec_", $name, "_r2"),
-                    concat!("matvec_", $name, "_r4"),
-                    concat!("matvec_", $name, "_r8"),
-                ],
-                $stage,
-            )
+        ($name:literal) => {
+            [
+                concat!("matvec_", $name, "_r1"),
+                concat!("matvec_", $name, "_r2"),
+                concat!("matvec_", $name, "_r4"),
+                concat!("matvec_", $name, "_r8"),
+            ]
         };
     }
     match ty {
-        WeightType::Q8_0 => named!("q8_0", 64 * 34),
-        WeightType::Q4_0 => named!("q4_0", 128 * 18),
-        WeightType::Q4_1 => named!("q4_1", 128 * 20),
-        WeightType::Q5_0 => named!("q5_0", 128 * 22),
-        WeightType::Q5_1 => named!("q5_1", 128 * 24),
-        WeightType::IQ4_NL => named!("iq4_nl", 128 * 18),
-        WeightType::MXFP4 => named!("mxfp4", 128 * 17),
-        WeightType::Q2_K => named!("q2_k", 16 * 84),
-        WeightType::Q3_K => named!("q3_k", 16 * 110),
-        WeightType::Q4_K => named!("q4_k", 16 * 144),
-        WeightType::Q5_K => named!("q5_k", 16 * 176),
-        WeightType::Q6_K => named!("q6_k", 16 * 210),
-        WeightType::IQ4_XS => named!("iq4_xs", 16 * 136),
-        WeightType::F16 => named!("f16", 4096),
-        WeightType::BF16 => named!("bf16", 4096),
-        WeightType::F32 => named!("f32", 4096),
+        WeightType::Q8_0 => named!("q8_0"),
+        WeightType::Q4_0 => named!("q4_0"),
+        WeightType::Q4_1 => named!("q4_1"),
+        WeightType::Q5_0 => named!("q5_0"),
+        WeightType::Q5_1 => named!("q5_1"),
+        WeightType::IQ4_NL => named!("iq4_nl"),
+        WeightType::MXFP4 => named!("mxfp4"),
+        WeightType::Q2_K => named!("q2_k"),
+        WeightType::Q3_K => named!("q3_k"),
+        WeightType::Q4_K => named!("q4_k"),
+        WeightType::Q5_K => named!("q5_k"),
+        WeightType::Q6_K => named!("q6_k"),
+        WeightType::IQ4_XS => named!("iq4_xs"),
+        WeightType::F16 => named!("f16"),
+        WeightType::BF16 => named!("bf16"),
+        WeightType::F32 => named!("f32"),
+    }
+}
+
+/// How a type's rows are cut into tiles.
+struct Geometry {
+    /// Bytes of a tile in each plane.
+    tile_bytes: Vec<(u32, bool)>,
+    /// Blocks of a tile, as the kernels count them.
+    tile_blocks: u32,
+    /// Values of a tile.
+    tile_values: u32,
+}
+
+impl Geometry {
+    fn of(ty: WeightType) -> Self {
+        let elements = ty.block().elements as u32;
+        // Floats come in blocks of 8 that are units; a unit of the others is 32 values.
+        let (block_values, planes_per_block, tile_values) =
+            if elements == 1 { (FLOAT_BLOCK, FLOAT_BLOCK, WARP * FLOAT_BLOCK) } else { (elements, 1, WARP * 32) };
+        let tile_blocks = tile_values / block_values;
+        let planes = layout::planes(ty, 1, u64::from(elements));
+        let tile_bytes = planes
+            .iter()
+            .map(|plane| {
+                let block_bytes = plane.block_bytes * planes_per_block;
+                (block_bytes * tile_blocks, !block_bytes.is_multiple_of(COPY_BYTES))
+            })
+            .collect();
+        Geometry { tile_bytes, tile_blocks, tile_values }
+    }
+
+    /// Bytes of a slot for items of `tiles` tiles: `room_before` of `kernels/weight_ring.cuh`.
+    fn slot_bytes(&self, tiles: u32) -> u32 {
+        let room = |&(bytes, narrow): &(u32, bool)| (bytes * tiles).next_multiple_of(COPY_BYTES) + if narrow { COPY_BYTES } else { 0 };
+        self.tile_bytes.iter().map(room).sum()
     }
 }
 
 /// `y (+)= W x + bias` for at most `rows` rows, on a card with `multiprocessors` multiprocessors whose blocks may have
-/// `shared_max` bytes of shared memory. `params.stages` is chosen here.
+/// `shared_max` bytes of shared memory. `params.item_blocks` is chosen here.
 ///
 /// None where not even one row of `x` fits beside the smallest rings.
 pub fn matvec(ty: WeightType, params: &MatVecParams, rows: u32, multiprocessors: u32, shared_max: u32) -> Option<Launch> {
-    let (names, stage_bytes) = kernels(ty);
+    let geometry = Geometry::of(ty);
+    let rings = |warps: u32, tiles: u32| warps * RING_ITEMS * geometry.slot_bytes(tiles);
     let row_bytes = u32::try_from(params.x_row_bytes).ok()?;
-    let stage = WARPS * (stage_bytes + BARRIER_BYTES);
-    let fits = |rows: u32| rows.checked_mul(row_bytes)?.checked_add(STAGES_MIN * stage).filter(|bytes| *bytes <= shared_max);
+    let beside = |rows: u32| shared_max.checked_sub(rows.checked_mul(row_bytes)?);
+
+    // As many rows at once as leave room for rings, and as many warps.
     let bucket = rows.clamp(1, ROWS_MAX).next_power_of_two();
-    let variant = (0..=bucket.ilog2()).rev().find(|log| fits(1 << log).is_some())?;
-    let at_once = 1 << variant;
+    let choices = [WARPS, WARPS / 2, WARPS / 4].into_iter().flat_map(|warps| (0..=bucket.ilog2()).rev().map(move |log| (warps, log)));
+    let (warps, log) = choices
+        .filter(|&(warps, log)| beside(1 << log).is_some_and(|room| rings(warps, 1) <= room))
+        .max_by_key(|&(warps, log)| (log, warps))?;
+    let room = beside(1 << log)?.min(RINGS_MAX);
 
-    let room = (shared_max - at_once * row_bytes).min(RINGS_MAX);
-    let stages = (1 << (room / stage).ilog2()).min(STAGES_MAX);
-    let params = MatVecParams { stages, ..*params };
-    let grid = [multiprocessors, rows.div_ceil(at_once), 1];
-    Some(Launch::new(names[variant as usize], grid, WARPS * WARP, &params).shared(stages * stage + at_once * row_bytes))
-}
+    // Items of equal size, as large as the room allows.
+    let row_tiles = params.k.div_ceil(geometry.tile_values);
+    let largest = (1..=TILES_MAX.min(row_tiles)).rev().find(|&tiles| rings(warps, tiles) <= room).unwrap_or(1);
+    let tiles = row_tiles.div_ceil(row_tiles.div_ceil(largest));
+    let params = MatVecParams { item_blocks: tiles * geometry.tile_blocks, ..*params };
 
-/// Output rows and rows of activations of a block of `kernels/matmul_f32.cu`.
-const PLAIN_COLS: u32 = 8;
-const PLAIN_ROWS: u32 = 8;
-
-/// `y (+)= W x + bias` in plain f32 for at most `rows` rows: x is f32, whatever the type of the weights.
-pub fn matmul_f32(ty: WeightType, params: &MatVecParams, rows: u32) -> Launch {
-    let kernel = match ty {
-        WeightType::F32 => "matmul_f32_f32",
-        WeightType::F16 => "matmul_f32_f16",
-        WeightType::BF16 => "matmul_f32_bf16",
-        WeightType::Q4_0 => "matmul_f32_q4_0",
-        WeightType::Q4_1 => "matmul_f32_q4_1",
-        WeightType::Q5_0 => "matmul_f32_q5_0",
-        WeightType::Q5_1 => "matmul_f32_q5_1",
-        WeightType::Q8_0 => "matmul_f32_q8_0",
-        WeightType::Q2_K => "matmul_f32_q2_k",
-        WeightType::Q3_K => "matmul_f32_q3_k",
-        WeightType::Q4_K => "matmul_f32_q4_k",
-        WeightType::Q5_K => "matmul_f32_q5_k",
-        WeightType::Q6_K => "matmul_f32_q6_k",
-        WeightType::IQ4_NL => "matmul_f32_iq4_nl",
-        WeightType::IQ4_XS => "matmul_f32_iq4_xs",
-        WeightType::MXFP4 => "matmul_f32_mxfp4",
-    };
-    let outputs: u32 = params.matrix[..params.matrices as usize].iter().map(|matrix| matrix.rows).sum();
-    Launch::new(kernel, [outputs.div_ceil(PLAIN_COLS), rows.div_ceil(PLAIN_ROWS), 1], PLAIN_COLS * WARP, params)
+    let grid = [multiprocessors, rows.div_ceil(1 << log), 1];
+    let shared = rings(warps, tiles) + (row_bytes << log);
+    Some(Launch::new(kernels(ty)[log as usize], grid, warps * WARP, &params).shared(shared))
 }
