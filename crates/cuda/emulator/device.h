@@ -283,6 +283,7 @@ DEVICE void prefetch_l2(const void*) {}
 DEVICE void copy_async16(void* shared, const void* global, bool valid = true) {
     tailrace_emulator::copy_issue(shared, global, valid);
 }
+DEVICE void copy_async16_once(void* shared, const void* global) { copy_async16(shared, global); }
 DEVICE void copy_async_commit() { tailrace_emulator::copy_commit(); }
 template <int N> DEVICE void copy_async_wait() { tailrace_emulator::copy_wait(N); }
 

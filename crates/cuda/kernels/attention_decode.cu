@@ -15,19 +15,16 @@
 namespace {
 
 constexpr int WARPS = 4;
-constexpr int THREADS = WARPS * WARP;
 constexpr int WARP_CELLS = LEAF_CELLS / WARPS;
 constexpr int PIECE_CELLS = 16;
 constexpr int PIECES = WARP_CELLS / PIECE_CELLS;  // of K and of V each
-constexpr int HEADS_MAX = 8;
-constexpr int MERGE_PAD = 8;                      // floats between rows of the merge buffer, against bank conflicts
+constexpr int BATCH = 4;                          // fragments that are loaded before the first is used
+constexpr int MERGE_PAD = 8;                      // floats between rows of the merge buffer, against bank conflicts; m and l
 
-// Bytes of a warp's ring that suit the shared memory of the architecture; two thread blocks fit on a multiprocessor.
+// Bytes of a warp's ring, by the shared memory of the architecture. Larger ones gain nothing.
 // `src/launch/attention.rs` has the same numbers.
 constexpr int ring_bytes() {
-#if defined(TAILRACE_EMULATED) || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
-    return 20 * 1024;
-#elif __CUDA_ARCH__ == 800
+#if defined(TAILRACE_EMULATED) || __CUDA_ARCH__ == 800 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
     return 12 * 1024;
 #else
     return 8 * 1024;
@@ -35,8 +32,11 @@ constexpr int ring_bytes() {
 }
 constexpr int stages_of(int slot_bytes) {
     int stages = ring_bytes() / slot_bytes;
-    return stages < 2 ? 2 : stages > 8 ? 8 : stages;
+    return stages < 2 ? 2 : stages > 2 * PIECES ? 2 * PIECES : stages;
 }
+
+// Thread blocks that a multiprocessor holds, as far as registers go.
+constexpr int blocks_of(int dim) { return dim <= 64 ? 4 : dim <= 96 ? 3 : 2; }
 
 template <class T, int DK, int DV> struct Decode {
     enum : int {
@@ -50,8 +50,6 @@ template <class T, int DK, int DV> struct Decode {
 
     struct Shared {
         uint4 query[DK / 16][WARP];  // fragments of A: heads in high and low parts
-        float m[WARPS][HEADS_MAX];
-        float l[WARPS][HEADS_MAX];
     };
 
     // The leaves that one thread block reads: groups x, x + stride, ... of those that are visible and of this launch.
@@ -93,9 +91,9 @@ template <class T, int DK, int DV> struct Decode {
     static DEVICE void issue(unsigned char* slot, const Source& source, int piece) {
         if (source.k) {
             if (piece < PIECES)
-                copy_rows_async<DK, PIECE_CELLS, WARP>(slot, source.k + piece * PIECE_CELLS * 2 * DK, lane_id());
+                copy_rows_async<DK, PIECE_CELLS, WARP, true>(slot, source.k + piece * PIECE_CELLS * 2 * DK, lane_id());
             else
-                copy_rows_async<DV, PIECE_CELLS, WARP>(slot, source.v + (piece - PIECES) * PIECE_CELLS * 2 * DV, lane_id());
+                copy_rows_async<DV, PIECE_CELLS, WARP, true>(slot, source.v + (piece - PIECES) * PIECE_CELLS * 2 * DV, lane_id());
         }
         copy_async_commit();
     }
@@ -114,44 +112,60 @@ template <class T, int DK, int DV> struct Decode {
         }
     }
 
-    // q.k of 16 cells: lane 4 g + t has head g and cells 2t, 2t + 1, 8 + 2t, 9 + 2t.
+    // q.k of 16 cells: lane 4 g + t has head g and cells 2t, 2t + 1, 8 + 2t, 9 + 2t. Even and odd steps over the columns
+    // have sums of their own, so that fewer products wait for each other.
     static DEVICE void score_piece(float (&s)[4], const unsigned char* slot, const Shared& shared, const uint4* query) {
-        float d[2][4] = {};
+        float d[2][2][4] = {};
         int first = Tile<DK>::columns_first(lane_id());
 #pragma unroll
-        for (int j = 0; j < DK / 16; j++) {
-            uint32_t r[4];
-            load_matrix4(r, slot + Tile<DK>::advance(first, j));
-            uint4 q = QUERY_IN_REGISTERS ? query[j] : shared.query[j][lane_id()];
-            const uint32_t a[4] = {q.x, q.y, q.z, q.w};
-            const uint32_t b0[2] = {r[0], r[1]}, b1[2] = {r[2], r[3]};
-            T::mma(d[0], a, b0);
-            T::mma(d[1], a, b1);
+        for (int start = 0; start < DK / 16; start += BATCH) {
+            uint32_t r[BATCH][4];
+#pragma unroll
+            for (int i = 0; i < BATCH && start + i < DK / 16; i++) load_matrix4(r[i], slot + Tile<DK>::advance(first, start + i));
+#pragma unroll
+            for (int i = 0; i < BATCH && start + i < DK / 16; i++) {
+                int j = start + i;
+                uint4 q = QUERY_IN_REGISTERS ? query[j] : shared.query[j][lane_id()];
+                const uint32_t a[4] = {q.x, q.y, q.z, q.w};
+                const uint32_t b0[2] = {r[i][0], r[i][1]}, b1[2] = {r[i][2], r[i][3]};
+                T::mma(d[j % 2][0], a, b0);
+                T::mma(d[j % 2][1], a, b1);
+            }
         }
 #pragma unroll
-        for (int i = 0; i < 4; i++) s[i] = d[i / 2][i % 2] + d[i / 2][i % 2 + 2];
+        for (int i = 0; i < 4; i++)
+            s[i] = (d[0][i / 2][i % 2] + d[1][i / 2][i % 2]) + (d[0][i / 2][i % 2 + 2] + d[1][i / 2][i % 2 + 2]);
     }
 
     // Cap and mask; cells first .. last of the leaf are visible. Then scores become weights.
     static DEVICE void weigh(float (&s)[PIECES][4], float cap, int first, int last, float& m, float& l) {
-        m = NEG_INF;
-        int base = warp_id() * WARP_CELLS + lane_id() % 4 * 2;
+        if (cap != 0.0f) {
 #pragma unroll
-        for (int i = 0; i < PIECES * 4; i++) {
-            float& x = s[i / 4][i % 4];
-            int cell = base + i / 4 * PIECE_CELLS + i % 4 / 2 * 8 + i % 2;
-            if (cap != 0.0f) x = soft_capped(x, cap);
-            x = cell >= first && cell <= last ? x : NEG_INF;
-            m = fmaxf(m, x);
+            for (int i = 0; i < PIECES * 4; i++) s[i / 4][i % 4] = soft_capped(s[i / 4][i % 4], cap);
         }
+        if (first > 0 || last < LEAF_CELLS - 1) {
+            int base = warp_id() * WARP_CELLS + lane_id() % 4 * 2;
+#pragma unroll
+            for (int i = 0; i < PIECES * 4; i++) {
+                int cell = base + i / 4 * PIECE_CELLS + i % 4 / 2 * 8 + i % 2;
+                s[i / 4][i % 4] = cell >= first && cell <= last ? s[i / 4][i % 4] : NEG_INF;
+            }
+        }
+        float of[PIECES];
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) of[i] = fmaxf(fmaxf(s[i][0], s[i][1]), fmaxf(s[i][2], s[i][3]));
+        m = of[0];
+#pragma unroll
+        for (int i = 1; i < PIECES; i++) m = fmaxf(m, of[i]);
         m = fmaxf(m, shuffle_xor(m, 1));
         m = fmaxf(m, shuffle_xor(m, 2));
+        float base = m == NEG_INF ? 0.0f : m;
         l = 0.0f;
 #pragma unroll
-        for (int i = 0; i < PIECES * 4; i++) {
-            float& x = s[i / 4][i % 4];
-            x = weight_of(x, m);
-            l += x;
+        for (int i = 0; i < PIECES; i++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[i][e] = exp2_fast(s[i][e] - base);
+            l += (s[i][0] + s[i][1]) + (s[i][2] + s[i][3]);
         }
         l += shuffle_xor(l, 1);
         l += shuffle_xor(l, 2);
@@ -163,51 +177,58 @@ template <class T, int DK, int DV> struct Decode {
         pack_split<T>(weights[2], weights[3], a[2], a[3]);
         int first = Tile<DV>::rows_first(lane_id());
 #pragma unroll
-        for (int j = 0; j < DV / 16; j++) {
-            uint32_t r[4];
-            load_matrix4_transposed(r, slot + Tile<DV>::advance(first, j));
-            const uint32_t b0[2] = {r[0], r[1]}, b1[2] = {r[2], r[3]};
-            T::mma(sums[2 * j], a, b0);
-            T::mma(sums[2 * j + 1], a, b1);
+        for (int start = 0; start < DV / 16; start += BATCH) {
+            uint32_t r[BATCH][4];
+#pragma unroll
+            for (int i = 0; i < BATCH && start + i < DV / 16; i++)
+                load_matrix4_transposed(r[i], slot + Tile<DV>::advance(first, start + i));
+#pragma unroll
+            for (int i = 0; i < BATCH && start + i < DV / 16; i++) {
+                const uint32_t b0[2] = {r[i][0], r[i][1]}, b1[2] = {r[i][2], r[i][3]};
+                T::mma(sums[2 * (start + i)], a, b0);
+                T::mma(sums[2 * (start + i) + 1], a, b1);
+            }
         }
     }
 
-    // Sums of the warp to the merge buffer: [warp][head][MERGE_STRIDE].
-    static DEVICE void deposit(float* merge, Shared& shared, const Sums& sums, float m, float l, uint32_t heads) {
+    // A warp's partial to the merge buffer: [warp][head][MERGE_STRIDE], and after the columns m and l.
+    static DEVICE void deposit(float* merge, const Sums& sums, float m, float l, uint32_t heads) {
         uint32_t head = lane_id() / 4;
         if (head >= heads) return;
-        float* to = merge + (warp_id() * heads + head) * MERGE_STRIDE + lane_id() % 4 * 2;
+        float* to = merge + (warp_id() * heads + head) * MERGE_STRIDE;
 #pragma unroll
         for (int j = 0; j < DV / 8; j++)
-            *reinterpret_cast<float2*>(to + 8 * j) = make_float2(sums[j][0] + sums[j][2], sums[j][1] + sums[j][3]);
-        if (lane_id() % 4 == 0) shared.m[warp_id()][head] = m, shared.l[warp_id()][head] = l;
+            *reinterpret_cast<float2*>(to + 8 * j + lane_id() % 4 * 2) =
+                make_float2(sums[j][0] + sums[j][2], sums[j][1] + sums[j][3]);
+        if (lane_id() % 4 == 0) to[DV] = m, to[DV + 1] = l;
     }
 
-    // Merges the four warps' partials and folds the leaf into its group's record; `starts`: it is the record's first.
-    static DEVICE void fold_leaf(float* records, const float* merge, const Shared& shared, uint32_t heads, bool starts) {
-        for (uint32_t head = 0; head < heads; head++) {
-            float m = shared.m[0][head];
-            for (int w = 1; w < WARPS; w++) m = fmaxf(m, shared.m[w][head]);
-            float weight[WARPS], l = 0.0f;
+    // Merges the four warps' partials and folds the leaf into its group's record; `starts`: it is the record's first. A
+    // warp takes every fourth head.
+    static DEVICE void fold_leaf(float* records, const float* merge, uint32_t heads, bool starts) {
+        for (uint32_t head = warp_id(); head < heads; head += WARPS) {
+            const float* of[WARPS];
+            for (int w = 0; w < WARPS; w++) of[w] = merge + (w * heads + head) * MERGE_STRIDE;
+            float m = of[0][DV];
+            for (int w = 1; w < WARPS; w++) m = fmaxf(m, of[w][DV]);
+            float weight[WARPS], l = 0.0f, sum[DV / WARP];
+            for (int i = 0; i < DV / WARP; i++) sum[i] = 0.0f;
             for (int w = 0; w < WARPS; w++) {
-                weight[w] = weight_of(shared.m[w][head], m);
-                l = fma_rn(weight[w], shared.l[w][head], l);
+                weight[w] = weight_of(of[w][DV], m);
+                l = fma_rn(weight[w], of[w][DV + 1], l);
+                for (int i = 0; i < DV / WARP; i++) sum[i] = fma_rn(weight[w], of[w][i * WARP + lane_id()], sum[i]);
             }
             float* record = records + uint64_t(head) * (2 + DV);
-            float m_new = m, w_old = 0.0f, w_leaf = 1.0f, l_old = 0.0f;
             if (!starts) {
-                m_new = fmaxf(record[0], m);
-                w_old = weight_of(record[0], m_new), w_leaf = weight_of(m, m_new);
-                l_old = record[1];
+                float m_old = record[0], m_new = fmaxf(m_old, m), w_old = weight_of(m_old, m_new), w_leaf = weight_of(m, m_new);
+                for (int i = 0; i < DV / WARP; i++) sum[i] = fma_rn(w_leaf, sum[i], w_old * record[2 + i * WARP + lane_id()]);
+                l = fma_rn(w_leaf, l, w_old * record[1]);
+                m = m_new;
+                sync_warp();  // every lane has read m and l
             }
-            for (int i = threadIdx.x; i < DV; i += THREADS) {
-                float sum = 0.0f;
-                for (int w = 0; w < WARPS; w++) sum = fma_rn(weight[w], merge[(w * heads + head) * MERGE_STRIDE + i], sum);
-                record[2 + i] = starts ? sum : fma_rn(w_leaf, sum, w_old * record[2 + i]);
-            }
-            // Every thread has read m and l of the record before one replaces them.
-            if (!starts) sync_block();
-            if (threadIdx.x == 0) record[0] = m_new, record[1] = starts ? l : fma_rn(w_leaf, l, w_old * l_old);
+            for (int i = 0; i < DV / WARP; i++) record[2 + i * WARP + lane_id()] = sum[i];
+            if (lane_id() == 0) record[0] = m, record[1] = l;
+            sync_warp();
         }
     }
 
@@ -243,7 +264,7 @@ template <class T, int DK, int DV> struct Decode {
         if (QUERY_IN_REGISTERS)
             for (int j = 0; j < DK / 16; j++) query[j] = shared.query[j][lane_id()];
 
-        int slot = 0;
+        int slot = 0, turn = 0;
         while (leaf <= walk.last) {
             uint32_t next = walk.find(walk.after(leaf));
             Source next_source = source_of(walk, next, kv_head);
@@ -267,12 +288,14 @@ template <class T, int DK, int DV> struct Decode {
                     weigh(s, p.cap, int(first_cell) - start, int(position) - start, m, l);
                 }
             }
-            sync_block();  // the merge buffer is free
-            deposit(merge, shared, sums, m, l, heads);
+            // Two merge buffers in turn: who writes one has met those that read it at the barrier of the other.
+            float* buffer = merge + turn * WARPS * heads * MERGE_STRIDE;
+            deposit(buffer, sums, m, l, heads);
             sync_block();
             uint32_t group = leaf / p.group_leaves;
             float* records = p.partials + ((uint64_t(row) * p.groups + group) * p.heads + first_head) * (2 + DV);
-            fold_leaf(records, merge, shared, heads, leaf == max(group * p.group_leaves, first_leaf));
+            fold_leaf(records, buffer, heads, leaf == max(group * p.group_leaves, first_leaf));
+            turn ^= 1;
             leaf = next;
             source = next_source;
         }
@@ -282,7 +305,7 @@ template <class T, int DK, int DV> struct Decode {
 }  // namespace
 
 #define ATTENTION_DECODE(NAME, T, D) \
-    KERNEL __launch_bounds__(128, 2) NAME(PARAM AttentionParams p) { Decode<T, D, D>::run(p); }
+    KERNEL __launch_bounds__(WARPS * WARP, blocks_of(D)) NAME(PARAM AttentionParams p) { Decode<T, D, D>::run(p); }
 ATTENTION_DECODE(attention_decode_f16_64, F16, 64)
 ATTENTION_DECODE(attention_decode_f16_96, F16, 96)
 ATTENTION_DECODE(attention_decode_f16_128, F16, 128)
@@ -337,6 +360,7 @@ DEVICE Partial fold_round(const float* m, const float* l, const float (*a)[WARP]
     float of_lane = exists ? m[lane] : NEG_INF;
     Partial sum{warp_max(of_lane), 0.0f, 0.0f};
     float weight = weight_of(of_lane, sum.m), weighed = exists ? l[lane] * weight : 0.0f;
+#pragma unroll 8
     for (uint32_t i = first; i < end; i++) {
         sum.l += shuffle(weighed, int(i));
         sum.a = fma_rn(shuffle(weight, int(i)), a[i][lane], sum.a);

@@ -18,9 +18,6 @@ constexpr int GROUP_ROWS = 64;
 constexpr int ROWS = CONSUMERS * GROUP_ROWS;
 constexpr int LOADERS = GROUP_THREADS / 2;  // threads that bring K, and as many that bring V
 constexpr int LOADER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
-#ifndef TURNS
-#define TURNS true
-#endif
 
 struct HopperF16 : F16 {
     template <int N> static DEVICE void product(float (&d)[N], uint64_t a, uint64_t b, bool add) { wgmma_attention_f16(d, a, b, add); }
@@ -243,14 +240,6 @@ template <class T, int D, int TILE, int STAGES> struct Hopper {
         if (lane_id() == 0) barrier_arrive(empty);
     }
 
-    // The warp groups start their products in turns, so that one's weights are computed while the other's products run.
-    static DEVICE void take_turn(int group) {
-        if (TURNS) sync_named(3 + group, CONSUMERS * GROUP_THREADS);
-    }
-    static DEVICE void give_turn(int group) {
-        if (TURNS) arrive_named(3 + (1 - group), CONSUMERS * GROUP_THREADS);
-    }
-
     static DEVICE void pass(Shared& shared, const Work& work, State& state, int group) {
         float s[TILE / 2], turn[2];
         uint32_t weights[TILE / 16][4];
@@ -265,14 +254,11 @@ template <class T, int D, int TILE, int STAGES> struct Hopper {
         weigh(state, s, turn);
         scale_sums(state, turn);
         pack_weights(weights, s);
-        if (group == 1) give_turn(group);
         for (uint32_t tile = work.tile + 1; tile < work.end; tile++) {
             barrier_wait(&shared.full_k[of_k.stage], of_k.phase);
-            take_turn(group);
             start_scores(s, shared.query, shared.k[of_k.stage], group);
             barrier_wait(&shared.full_v[of_v.stage], of_v.phase);
             start_sums(state, weights, shared.v[of_v.stage]);
-            give_turn(group);
             wgmma_wait<1>();
             wgmma_settle(s);
             release(&shared.empty_k[of_k.stage]);
@@ -290,7 +276,6 @@ template <class T, int D, int TILE, int STAGES> struct Hopper {
         start_sums(state, weights, shared.v[of_v.stage]);
         wgmma_wait<0>();
         wgmma_settle(state.sums);
-        if (group == 0) take_turn(group);
     }
 
     static DEVICE void compute(Shared& shared, const Work& work) {

@@ -14,9 +14,6 @@ DEVICE uint64_t wgmma_rows_operand(const void* tile, uint32_t block_bytes) {
            uint64_t(1) << 62;
 }
 
-// Arrives at a barrier that `sync_named` waits for, without waiting.
-DEVICE void arrive_named(int barrier, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
-
 // Keeps what reads `d` behind the wait that came before.
 template <int N> DEVICE void wgmma_settle(float (&d)[N]) {
 #pragma unroll

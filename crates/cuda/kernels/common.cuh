@@ -116,6 +116,16 @@ DEVICE void copy_async16(void* shared, const void* global, bool valid = true) {
     *reinterpret_cast<uint4*>(shared) = valid ? *reinterpret_cast<const uint4*>(global) : make_uint4(0, 0, 0, 0);
 #endif
 }
+// The same for what is read once: it is the first to leave the L2 cache.
+DEVICE void copy_async16_once(void* shared, const void* global) {
+#if __CUDA_ARCH__ >= 800
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "l"(policy));
+#else
+    copy_async16(shared, global);
+#endif
+}
 DEVICE void copy_async_commit() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;");

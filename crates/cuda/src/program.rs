@@ -80,7 +80,7 @@ impl Site {
     /// The launch of a kernel with a carry, over `rows` rows.
     pub(crate) fn whole(&self, params: &AttentionParams, rows: u32) -> Launch {
         match self.tensor_cores {
-            true => attention::prefill(params, rows),
+            true => attention::prefill(params, rows, self.card.capability),
             false => attention::plain(params, rows),
         }
     }

@@ -15,13 +15,12 @@ const DECODE_HEADS_MAX: u32 = 8;
 const DECODE_WARPS: u32 = 4;
 /// Cells of a piece of K or V in a decode warp's ring.
 const PIECE_CELLS: u32 = 16;
-/// Floats between the rows of decode's merge buffer.
+/// Floats between the rows of decode's merge buffers.
 const MERGE_PAD: u32 = 8;
-/// Thread blocks of decode that a multiprocessor holds.
-const DECODE_BLOCKS_PER_SM: u32 = 2;
+const MERGE_BUFFERS: u32 = 2;
 /// Groups that a warp of the fold takes at a time, and its warps.
 const FOLD_CHUNK_GROUPS: u32 = 16;
-const FOLD_WARPS_MAX: u32 = 32;
+const FOLD_WARPS_MAX: u32 = 16;
 /// Cells of a tile of prefill.
 const TILE_CELLS: u32 = 64;
 const PREFILL_WARPS: u32 = 4;
@@ -57,7 +56,8 @@ pub fn group_leaves(heads: u32, kv_heads: u32, dv: u32, cell_bytes: u32) -> u32 
 pub fn decode(params: &AttentionParams, max_groups: u32, rows: u32, sms: u32, capability: u32) -> [Launch; 2] {
     let heads = DecodeHeads::of(params, capability);
     let columns = params.kv_heads * heads.splits;
-    let resident = DECODE_BLOCKS_PER_SM * sms;
+    // Thread blocks that a multiprocessor holds.
+    let resident = sms * if params.dk <= 64 { 4 } else if params.dk <= 96 { 3 } else { 2 };
     let stride = (resident / (columns * rows)).clamp(1, max_groups.max(1));
     let shared = decode_shared(params.dk.max(params.dv), params.dv, heads.share, capability);
     let partials = Launch::new(decode_kernel(params), [columns, stride, rows], DECODE_WARPS * 32, params).shared(shared);
@@ -104,13 +104,12 @@ pub fn shared_max(capability: u32) -> u32 {
 
 fn decode_shared(dim: u32, dv: u32, heads: u32, capability: u32) -> u32 {
     let ring = match capability {
-        90..120 => 20 << 10,
-        80 => 12 << 10,
+        80 | 90..120 => 12 << 10,
         _ => 8 << 10,
     };
     let slot = PIECE_CELLS * 2 * dim;
     let stages = (ring / slot).clamp(2, 8);
-    DECODE_WARPS * (stages * slot + heads * (dv + MERGE_PAD) * 4)
+    DECODE_WARPS * (stages * slot + MERGE_BUFFERS * heads * (dv + MERGE_PAD) * 4)
 }
 
 fn decode_kernel(params: &AttentionParams) -> &'static str {
@@ -128,7 +127,40 @@ fn decode_kernel(params: &AttentionParams) -> &'static str {
 }
 
 /// Attention of at most `rows` prefill rows of one sequence over the leaves that `params` names.
-pub fn prefill(params: &AttentionParams, rows: u32) -> Launch {
+pub fn prefill(params: &AttentionParams, rows: u32, capability: u32) -> Launch {
+    match hopper_kernel(params) {
+        Some(kernel) if capability == 90 => prefill_hopper(kernel, params, rows),
+        _ => prefill_any(params, rows),
+    }
+}
+
+/// With the matrix instructions of warp groups: `kernels/attention_hopper.cu`.
+fn prefill_hopper(kernel: &'static str, params: &AttentionParams, rows: u32) -> Launch {
+    const ROWS: u32 = 128;
+    const THREADS: u32 = 384;
+    let (tile, stages) = match params.dk {
+        64 => (128, 3),
+        128 => (128, 2),
+        _ => (64, 2),
+    };
+    let barriers = 4 * stages * 8;
+    let shared = 2 * params.dk * (ROWS + 2 * stages * tile) + barriers;
+    Launch::new(kernel, [rows.div_ceil(ROWS), params.heads, 1], THREADS, params).shared(shared)
+}
+
+fn hopper_kernel(params: &AttentionParams) -> Option<&'static str> {
+    match (params.k_type, params.dk) {
+        (KV_F16, 64) => Some("attention_prefill_f16_64_hopper"),
+        (KV_F16, 128) => Some("attention_prefill_f16_128_hopper"),
+        (KV_F16, 256) => Some("attention_prefill_f16_256_hopper"),
+        (KV_BF16, 64) => Some("attention_prefill_bf16_64_hopper"),
+        (KV_BF16, 128) => Some("attention_prefill_bf16_128_hopper"),
+        (KV_BF16, 256) => Some("attention_prefill_bf16_256_hopper"),
+        _ => None,
+    }
+}
+
+fn prefill_any(params: &AttentionParams, rows: u32) -> Launch {
     // Tiles of 16 rows of a warp.
     let tiles = if params.dk > 128 { 1 } else { 2 };
     let block_rows = PREFILL_WARPS * tiles * 16;
