@@ -15,9 +15,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ("models", &["gguf", "plan"]),
     ("device", &["plan", "kv"]),
     ("cpu", &["device", "gguf"]),
+    ("cuda", &["device"]),
     ("text", &["gguf"]),
     ("engine", &["device", "kv", "plan", "models", "text", "gguf"]),
-    ("cli", &["types", "gguf", "plan", "kv", "models", "device", "cpu", "text", "engine"]),
+    ("measure", &["engine", "device", "plan"]),
+    ("cli", &["types", "gguf", "plan", "kv", "models", "device", "cpu", "cuda", "text", "engine", "measure"]),
     ("xtask", &["types", "gguf", "plan", "kv", "models", "device", "cpu", "text", "engine"]),
 ];
 
