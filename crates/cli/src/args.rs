@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tailrace_plan::{ActivationType, Limits};
+use tailrace_plan::ActivationType;
 use tailrace_types::KvType;
 
+use crate::bench::BenchArgs;
+use crate::device::DeviceArgs;
 use crate::size;
 
 /// Runs GGUF models whose KV cache does not fit on the device.
@@ -28,6 +30,8 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Prints the metadata and tensors of a model file.
     Inspect(InspectArgs),
+    /// Measures steps: one line of JSON for each.
+    Bench(BenchArgs),
 }
 
 /// Flags that a user of llama.cpp knows as one dash and several letters, and the long names that clap reads.
@@ -92,10 +96,19 @@ pub(crate) struct ModelArgs {
     /// Model file (GGUF); of a split model the first part.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+/// How much of everything a model may use.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LimitArgs {
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
     /// Context in tokens, all sequences together. 0, the default: what the model was trained for, or what the host can hold.
     #[arg(short, long = "ctx-size", value_name = "TOKENS")]
     pub(crate) context: Option<u32>,
-    /// Cap on device memory: bare numbers are MiB; K, M, G. On the CPU absent means no cap.
+    /// Cap on device memory: bare numbers are MiB; K, M, G. Default: what is free on a GPU; none on the CPU.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) vram_target: Option<u64>,
     /// Cells of older, full blocks that stay on the device. Default: as many as fit under the cap.
@@ -107,9 +120,9 @@ pub(crate) struct ModelArgs {
     /// Sequences that can be live at once; -c is shared between them [-np].
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) parallel: u32,
-    /// Tokens of a prefill chunk [-ub].
-    #[arg(long, value_name = "N", default_value_t = Limits::CHUNK_CPU)]
-    pub(crate) ubatch_size: u32,
+    /// Tokens of a prefill chunk [-ub]. Default: 512 on the CPU, 2048 on a GPU.
+    #[arg(long, value_name = "N")]
+    pub(crate) ubatch_size: Option<u32>,
     /// Storage type of keys [-ctk].
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_type)]
     pub(crate) cache_type_k: KvType,
@@ -119,9 +132,6 @@ pub(crate) struct ModelArgs {
     /// Type of matrix inputs: 8-bit blocks for quantised weights (auto), or f32 everywhere.
     #[arg(long, value_enum, default_value_t = Activations::Auto)]
     pub(crate) activations: Activations,
-    /// Worker threads. Default: one for each core.
-    #[arg(short, long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -288,9 +298,10 @@ mod tests {
         let cli =
             parse(&["plan", "-m", "x.gguf", "-ub", "64", "-np=2", "-ctk", "f32", "-c", "100", "--vram-target", "1G"]);
         let Command::Plan(plan) = cli.unwrap().command else { panic!("plan") };
-        assert_eq!((plan.model.ubatch_size, plan.model.parallel), (64, 2));
-        assert_eq!((plan.model.cache_type_k, plan.model.cache_type_v), (KvType::F32, KvType::F16));
-        assert_eq!((plan.model.context, plan.model.vram_target), (Some(100), Some(1 << 30)));
+        let limits = plan.model.limits;
+        assert_eq!((limits.ubatch_size, limits.parallel), (Some(64), 2));
+        assert_eq!((limits.cache_type_k, limits.cache_type_v), (KvType::F32, KvType::F16));
+        assert_eq!((limits.context, limits.vram_target), (Some(100), Some(1 << 30)));
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     let template = model.chat.take().map_or_else(|| Err(no_template(&model)), Ok)?;
     Session::warn(&model);
     let sampling = sampling::params(&args.sampling, model.spec().vocab)?;
-    let session = Session::start(model, &args.model, None, false)?;
+    let session = Session::start(model, &args.model.limits, None, false)?;
     interrupt::install()?;
     let system: Vec<Message> = args.system.iter().map(|text| Message::new("system", text)).collect();
     let mut chat = Chat { session: &session, template, messages: system.clone() };

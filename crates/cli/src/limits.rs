@@ -1,36 +1,58 @@
 //! From arguments to the limits of a plan, with the defaults that depend on the machine.
 
-use anyhow::{Result, bail};
-use tailrace_cpu::{CpuLoader, Isa};
+use anyhow::Result;
 use tailrace_plan::{Limits, ModelSpec, Plan, RowKind};
 use tailrace_types::Bytes;
 
-use crate::args::ModelArgs;
+use crate::args::LimitArgs;
+use crate::device::{self, Device};
+
+/// Device memory that is left alone where the user names no cap, in bytes: other programs come and go.
+const FREE_MARGIN: u64 = 512 << 20;
 
 /// What a run was asked for, resolved on this machine.
 pub(crate) struct Resolved {
     pub(crate) limits: Limits,
-    pub(crate) loader: CpuLoader,
+    pub(crate) device: Device,
     /// Lines for standard error: defaults that were chosen, and what to be wary of.
     pub(crate) notes: Vec<String>,
 }
 
 /// Resolves `args` for `spec`. `logit_rows` is what the command will ask for at once.
-pub(crate) fn resolve(args: &ModelArgs, spec: &ModelSpec, logit_rows: u32) -> Result<Resolved> {
+pub(crate) fn resolve(args: &LimitArgs, spec: &ModelSpec, logit_rows: u32) -> Result<Resolved> {
     let mut notes = Vec::new();
-    let loader = CpuLoader::new(threads(args, &mut notes)?, Isa::detect());
+    let device = device::open(&args.device, &mut notes)?;
+    resolve_on(device, notes, args, spec, logit_rows)
+}
+
+/// The same on a device that is open already; `notes` are what there is to say of it.
+pub(crate) fn resolve_on(
+    device: Device,
+    mut notes: Vec<String>,
+    args: &LimitArgs,
+    spec: &ModelSpec,
+    logit_rows: u32,
+) -> Result<Resolved> {
     let mut limits = Limits {
         sequences: args.parallel,
-        chunk: args.ubatch_size,
+        chunk: args.ubatch_size.unwrap_or(device.chunk),
         logit_rows,
         k_type: args.cache_type_k,
         v_type: args.cache_type_v,
         activations: args.activations.into(),
-        device_bytes_max: args.vram_target,
+        device_bytes_max: args.vram_target.or_else(|| device.free_bytes.map(|free| free.saturating_sub(FREE_MARGIN))),
         host_bytes_max: args.host_mem.unwrap_or_else(|| available_bytes() / 2),
         window_cells: args.kv_window,
         ..Limits::new(args.context.unwrap_or(spec.context))
     };
+    if let (None, Some(free), Some(cap)) = (args.vram_target, device.free_bytes, limits.device_bytes_max) {
+        notes.push(format!(
+            "cap on device memory {}: {} are free, less {}",
+            Bytes(cap),
+            Bytes(free),
+            Bytes(FREE_MARGIN)
+        ));
+    }
     let trained = u64::from(spec.context) * u64::from(args.parallel);
     match args.context.filter(|&cells| cells > 0) {
         Some(cells) if u64::from(cells) > trained => notes.push(format!(
@@ -39,7 +61,7 @@ pub(crate) fn resolve(args: &ModelArgs, spec: &ModelSpec, logit_rows: u32) -> Re
         )),
         Some(_) => {}
         None => {
-            limits.context_cells = Plan::default_context(spec, &limits, &loader)?;
+            limits.context_cells = Plan::default_context(spec, &limits, device.loader.as_ref())?;
             let why = if u64::from(limits.context_cells) < trained {
                 "what the host can hold"
             } else {
@@ -48,12 +70,12 @@ pub(crate) fn resolve(args: &ModelArgs, spec: &ModelSpec, logit_rows: u32) -> Re
             notes.push(format!("context {} tokens: {why}", limits.context_cells));
         }
     }
-    Ok(Resolved { limits, loader, notes })
+    Ok(Resolved { limits, device, notes })
 }
 
 /// The plan, with notes where this machine cannot hold all of it.
 pub(crate) fn plan(spec: &ModelSpec, resolved: &mut Resolved) -> Result<Plan> {
-    let plan = Plan::new(spec, &resolved.limits, &resolved.loader)?;
+    let plan = Plan::new(spec, &resolved.limits, resolved.device.loader.as_ref())?;
     let (tail, host) = (plan.memory.bytes(RowKind::Tail), resolved.limits.host_bytes_max);
     let (device, available) = (plan.memory.device_bytes(), available_bytes());
     if resolved.limits.device_bytes_max.is_none() && device > available {
@@ -74,19 +96,6 @@ pub(crate) fn plan(spec: &ModelSpec, resolved: &mut Resolved) -> Result<Plan> {
         ));
     }
     Ok(plan)
-}
-
-fn threads(args: &ModelArgs, notes: &mut Vec<String>) -> Result<usize> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    match args.threads {
-        Some(0) => bail!("-t 0: at least one thread is needed; this machine has {cores} cores"),
-        Some(n) if n > cores => {
-            notes.push(format!("warning: -t {n} is more than the {cores} cores here; using {cores}"));
-            Ok(cores)
-        }
-        Some(n) => Ok(n),
-        None => Ok(cores),
-    }
 }
 
 /// Memory that the system could hand out now, in bytes; 8 GiB where it does not say.

@@ -1,7 +1,10 @@
 //! `tailrace`: runs GGUF models whose KV cache does not fit on the device.
 
 mod args;
+mod bench;
 mod chat;
+mod cuda;
+mod device;
 mod generate;
 mod inspect;
 mod interrupt;
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Command::Chat(args) => chat::run(args).map(|()| true),
         Command::Plan(args) => plan::run(args).map(|()| true),
         Command::Inspect(args) => inspect::run(args).map(|()| true),
+        Command::Bench(args) => bench::run(args).map(|()| true),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -13,8 +13,8 @@ use crate::{limits, stderr};
 pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let file = Gguf::open(&args.model.model)?;
     let model = tailrace_models::read(&file)?;
-    let logit_rows = args.model.parallel;
-    let mut resolved = limits::resolve(&args.model, &model.spec, logit_rows)?;
+    let logit_rows = args.model.limits.parallel;
+    let mut resolved = limits::resolve(&args.model.limits, &model.spec, logit_rows)?;
     let plan = limits::plan(&model.spec, &mut resolved)?;
     for warning in &model.warnings {
         stderr::note(format_args!("warning: {warning}"));

@@ -27,7 +27,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<bool> {
     );
     let stats_file = args.stats.as_deref().map(create).transpose()?;
     let prompt = Prompt { tokens: tokens.len(), max_tokens };
-    let session = Session::start(model, &args.model, Some(prompt), args.verbose)?;
+    let session = Session::start(model, &args.model.limits, Some(prompt), args.verbose)?;
     interrupt::install()?;
     let request = Request {
         max_tokens,

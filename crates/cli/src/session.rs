@@ -9,7 +9,7 @@ use tailrace_engine::{EngineError, Handle, OpenModel};
 use tailrace_plan::{Plan, RowKind};
 use tailrace_types::Bytes;
 
-use crate::args::ModelArgs;
+use crate::args::LimitArgs;
 use crate::{limits, plan, stderr};
 
 pub(crate) struct Session {
@@ -45,7 +45,7 @@ impl Session {
     }
 
     /// Plans, refuses a prompt that the context cannot hold, and loads. Everybody needs the logits of last tokens alone.
-    pub(crate) fn start(model: OpenModel, args: &ModelArgs, prompt: Option<Prompt>, verbose: bool) -> Result<Session> {
+    pub(crate) fn start(model: OpenModel, args: &LimitArgs, prompt: Option<Prompt>, verbose: bool) -> Result<Session> {
         let mut resolved = limits::resolve(args, model.spec(), args.parallel)?;
         let plan = limits::plan(model.spec(), &mut resolved)?;
         let cells = plan.cache.sequence_cells;
@@ -61,7 +61,8 @@ impl Session {
         }
         let mut progress = Progress::new();
         let mut show = |fraction| progress.show("loading", fraction);
-        let handle = model.start(&resolved.limits, &resolved.loader, LoadOptions::default(), &mut show)?;
+        let handle =
+            model.start(&resolved.limits, resolved.device.loader.as_ref(), LoadOptions::default(), &mut show)?;
         progress.clear();
         Ok(Session { handle, plan })
     }

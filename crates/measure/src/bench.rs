@@ -194,7 +194,6 @@ impl<'a> Bench<'a> {
         let resident_ms = resident.map(|seconds| seconds * 1e3);
         let Rates { link, link_loaded, device_read, .. } = self.rates;
         let laws = resident_ms.and_then(|c| Laws::of(c, timing.tail_bytes, link, link_loaded));
-        let rate = |rate: f64| (rate > 0.0).then_some(rate / 1e9);
         let name = self.engines.name();
         let mut cell = format!("{name}/{}/{depth}/{variant}", phase.name());
         if phase == Phase::Decode && !self.options.sampling.is_greedy() {
@@ -211,9 +210,6 @@ impl<'a> Bench<'a> {
             tokens_per_s: Some(timing.rows / timing.step_seconds),
             step_ms: Some(step_ms),
             resident_ms,
-            link_gb_s: rate(link),
-            link_loaded_gb_s: rate(link_loaded),
-            device_read_gb_s: rate(device_read),
             bytes_per_step: Some(bytes_per_step),
             law_serial_ms: laws.map(|l| l.serial_ms),
             law_overlapped_ms: laws.map(|l| l.overlapped_ms),
@@ -221,8 +217,7 @@ impl<'a> Bench<'a> {
             roofline_ratio: (device_read > 0.0).then(|| bytes_per_step as f64 / device_read * 1e3 / step_ms),
             vram_target_bytes: limits.device_bytes_max,
             driver_peak_bytes: (timing.driver_bytes > 0).then_some(timing.driver_bytes),
-            commit: self.options.commit.clone(),
-            device: self.loader.name(),
+            ..Row::of_link(&self.rates, &self.loader.name(), &self.options.commit)
         };
         (self.each)(&row);
     }

@@ -1,9 +1,10 @@
 //! One measured cell: a line of JSON, and a line for people.
 
 use serde::Serialize;
+use tailrace_device::Rates;
 
 /// A measured cell. What a device does not have, or a run did not measure, is `null`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
     /// What was measured, the same for the same cell in every run.
     pub cell: String,
@@ -52,6 +53,21 @@ pub struct Row {
 }
 
 impl Row {
+    /// The row of a device and its link alone.
+    pub fn of_link(rates: &Rates, device: &str, commit: &str) -> Row {
+        let rate = |rate: f64| (rate > 0.0).then_some(rate / 1e9);
+        Row {
+            cell: "link".to_owned(),
+            phase: "link",
+            link_gb_s: rate(rates.link),
+            link_loaded_gb_s: rate(rates.link_loaded),
+            device_read_gb_s: rate(rates.device_read),
+            commit: commit.to_owned(),
+            device: device.to_owned(),
+            ..Row::default()
+        }
+    }
+
     /// The row as one line of JSON.
     pub fn to_json(&self) -> String {
         // Numbers and strings alone: nothing that could fail.
@@ -93,30 +109,8 @@ mod tests {
     use super::*;
 
     fn row() -> Row {
-        Row {
-            cell: "a".to_owned(),
-            shape: "b".to_owned(),
-            phase: "decode",
-            depth_tokens: 1,
-            window_cells: Some(2),
-            tail_bytes: Some(3),
-            link_bytes: None,
-            tokens_per_s: Some(1.5),
-            step_ms: Some(0.25),
-            resident_ms: None,
-            link_gb_s: None,
-            link_loaded_gb_s: None,
-            device_read_gb_s: None,
-            bytes_per_step: None,
-            law_serial_ms: None,
-            law_overlapped_ms: None,
-            ratio_overlapped: None,
-            roofline_ratio: None,
-            vram_target_bytes: None,
-            driver_peak_bytes: None,
-            commit: "c".to_owned(),
-            device: "d \"e\"".to_owned(),
-        }
+        let row = Row::of_link(&Rates { link: 55e9, ..Rates::default() }, "d \"e\"", "c");
+        Row { step_ms: Some(0.25), ..row }
     }
 
     #[test]

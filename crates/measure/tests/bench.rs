@@ -75,7 +75,7 @@ fn a_ladder_has_a_resident_rung_and_the_tails_that_were_asked_for() {
         assert_eq!(tail, if resident { 0 } else { 4 * FRAME }, "{}", row.cell);
         // A step reads the tail once, and what comes back into frames.
         let link = row.link_bytes.expect("it is counted");
-        assert!(if resident { link == 0 } else { link >= 3 * FRAME && link <= 6 * FRAME }, "{}: {link}", row.cell);
+        assert!(if resident { link == 0 } else { (3 * FRAME..=6 * FRAME).contains(&link) }, "{}: {link}", row.cell);
         assert!(row.step_ms.is_some_and(|ms| ms > 0.0) && row.resident_ms.is_some());
         assert_eq!((row.commit.as_str(), &row.device), ("0123abc", &shape.loader.name()));
         assert_eq!(row.law_overlapped_ms.is_some(), tail == 0, "there is no link");

@@ -1,0 +1,307 @@
+//! `tailrace bench`: measures steps.
+
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use tailrace_device::{LoadOptions, Loader, Rates};
+use tailrace_engine::{Handle, LoadError, OpenModel, SamplingParams, start_shape};
+use tailrace_gguf::escape;
+use tailrace_measure::{Bench, Engines, Options, Phase, Row, Spill, table_header};
+use tailrace_models::{Model, shapes};
+use tailrace_plan::{Limits, ModelSpec};
+
+use crate::args::LimitArgs;
+use crate::device::{self, Device, DeviceArgs};
+use crate::session::{Progress, Session};
+use crate::{limits, size, stderr};
+
+/// Seed of weights, cells and draws: runs are comparable.
+const SEED: u64 = 1;
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Steps that generate one token, at each depth.
+    Decode(CellArgs),
+    /// Chunks of a prompt, at each depth.
+    Prefill(CellArgs),
+    /// Resident steps, then the same with more and more of the cache in the tail.
+    Ladder(LadderArgs),
+    /// Rates of the device and its link.
+    Link(LinkArgs),
+}
+
+#[derive(Debug, Args)]
+struct CellArgs {
+    /// Model file (GGUF).
+    #[arg(short, long, value_name = "FILE", required_unless_present = "shape", conflicts_with = "shape")]
+    model: Option<PathBuf>,
+    /// A known model with random weights instead of a file, such as qwen2.5-14b:q8_0.
+    #[arg(long, value_name = "NAME:TYPE")]
+    shape: Option<String>,
+    #[command(flatten)]
+    limits: LimitArgs,
+    /// Cells before the measurement; k is 1024.
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "0", value_parser = tokens)]
+    depth: Vec<u32>,
+    /// Fill depths with random cells instead of computing them. Shapes always are.
+    #[arg(long)]
+    fill: bool,
+    /// Tokens to time in each decode.
+    #[arg(short = 'n', long = "predict", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    predict: u32,
+    /// Measurements of each cell; the median counts.
+    #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    repetitions: u32,
+    /// Draw tokens with the default sampling instead of taking the likeliest.
+    #[arg(long)]
+    sampled: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+struct LadderArgs {
+    #[command(flatten)]
+    cells: CellArgs,
+    /// What to measure.
+    #[arg(long, value_name = "PHASE", value_delimiter = ',', default_value = "decode")]
+    phase: Vec<PhaseArg>,
+    /// Bytes of the occupied tail, one rung each: the window comes as near as whole blocks can.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size::parse)]
+    tail: Vec<u64>,
+    /// Caps on device memory, one rung each.
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size::parse)]
+    targets: Vec<u64>,
+}
+
+#[derive(Debug, Args)]
+struct LinkArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+struct OutputArgs {
+    /// Append the rows to this file instead of writing them to standard output.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Commit to name in the rows. Default: the one that was built.
+    #[arg(long, value_name = "HASH", default_value = env!("TAILRACE_COMMIT"))]
+    commit: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PhaseArg {
+    Decode,
+    Prefill,
+}
+
+impl From<PhaseArg> for Phase {
+    fn from(value: PhaseArg) -> Self {
+        match value {
+            PhaseArg::Decode => Phase::Decode,
+            PhaseArg::Prefill => Phase::Prefill,
+        }
+    }
+}
+
+/// A number of tokens, such as `4096` or `32k`.
+fn tokens(text: &str) -> Result<u32, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let (digits, unit) = lower.strip_suffix('k').map_or((lower.as_str(), 1), |digits| (digits, 1024));
+    let count = digits.parse::<u32>().ok().and_then(|count| count.checked_mul(unit));
+    count.ok_or_else(|| format!("'{text}' is no number of tokens; write for example 4096 or 32k"))
+}
+
+pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+    match &args.what {
+        What::Decode(cells) => measure(cells, &[Phase::Decode], &[]),
+        What::Prefill(cells) => measure(cells, &[Phase::Prefill], &[]),
+        What::Ladder(ladder) => {
+            let tails = ladder.tail.iter().map(|&bytes| Spill::Tail(bytes));
+            let spills: Vec<_> = tails.chain(ladder.targets.iter().map(|&bytes| Spill::Target(bytes))).collect();
+            ensure!(!spills.is_empty(), "a ladder needs rungs: --tail SIZE,... or --targets SIZE,...");
+            let phases: Vec<_> = ladder.phase.iter().map(|&phase| phase.into()).collect();
+            measure(&ladder.cells, &phases, &spills)
+        }
+        What::Link(link) => measure_link(link),
+    }
+}
+
+/// Measures the cells; with `spills` a ladder.
+fn measure(args: &CellArgs, phases: &[Phase], spills: &[Spill]) -> Result<()> {
+    ensure!(args.limits.parallel == 1, "-np {}: one sequence is measured", args.limits.parallel);
+    let subject = Subject::open(args)?;
+    let mut notes = Vec::new();
+    let device = device::open(&args.limits.device, &mut notes)?;
+    let options = Options {
+        phases: phases.to_vec(),
+        depths: args.depth.clone(),
+        tokens: args.predict,
+        repetitions: args.repetitions,
+        fill: args.fill || args.shape.is_some(),
+        sampling: if args.sampled { SamplingParams::default() } else { SamplingParams::greedy() },
+        seed: SEED,
+        commit: args.output.commit.clone(),
+    };
+    let chunk = args.limits.ubatch_size.unwrap_or(device.chunk);
+    let context = args.limits.context.filter(|&cells| cells > 0).unwrap_or_else(|| Bench::context(&options, chunk));
+    let limits = LimitArgs { context: Some(context), ..args.limits.clone() };
+    let resolved = limits::resolve_on(device, notes, &limits, subject.spec(), 1)?;
+    resolved.notes.iter().for_each(stderr::note);
+    let mut output = Output::new(&args.output)?;
+    let Device { loader, .. } = &resolved.device;
+    let engines = Loading { subject: &subject, loader: loader.as_ref() };
+    let mut each = |row: &Row| output.row(row);
+    let mut bench = Bench::new(&engines, loader.as_ref(), &options, &mut each)?;
+    match spills {
+        [] => bench.run(&resolved.limits, &variant(&args.limits))?,
+        spills => bench.ladder(&resolved.limits, spills)?,
+    }
+    output.end()
+}
+
+/// What cells under these limits are called.
+fn variant(args: &LimitArgs) -> String {
+    match (args.kv_window, args.vram_target) {
+        (Some(cells), _) => format!("window-{cells}"),
+        (None, Some(bytes)) => Spill::Target(bytes).to_string(),
+        (None, None) => "resident".to_owned(),
+    }
+}
+
+/// The model that is measured.
+enum Subject {
+    File(Box<OpenModel>, String),
+    Shape(Box<Model>),
+}
+
+impl Subject {
+    fn open(args: &CellArgs) -> Result<Self> {
+        match (&args.model, &args.shape) {
+            (Some(path), _) => {
+                let name = path.file_stem().unwrap_or(path.as_os_str()).as_encoded_bytes();
+                Ok(Subject::File(Box::new(Session::open(path)?), escape(name)))
+            }
+            (None, Some(shape)) => Ok(Subject::Shape(Box::new(shapes::read(shape)?))),
+            (None, None) => bail!("name a model: -m FILE or --shape NAME:TYPE"),
+        }
+    }
+
+    fn spec(&self) -> &ModelSpec {
+        match self {
+            Subject::File(model, _) => model.spec(),
+            Subject::Shape(model) => &model.spec,
+        }
+    }
+}
+
+/// Starts engines of the subject, and says how far loading is.
+struct Loading<'a> {
+    subject: &'a Subject,
+    loader: &'a dyn Loader,
+}
+
+impl Engines for Loading<'_> {
+    fn spec(&self) -> &ModelSpec {
+        self.subject.spec()
+    }
+
+    fn name(&self) -> String {
+        match self.subject {
+            Subject::File(_, name) => name.clone(),
+            Subject::Shape(model) => model.name.clone(),
+        }
+    }
+
+    fn start(&self, limits: &Limits) -> Result<Handle, LoadError> {
+        let progress = RefCell::new(Progress::new());
+        let mut show = |fraction| progress.borrow_mut().show("loading", fraction);
+        let started = match self.subject {
+            Subject::File(model, _) => model.start(limits, self.loader, LoadOptions::default(), &mut show),
+            Subject::Shape(model) => start_shape(&model.spec, limits, self.loader, SEED, &mut show),
+        };
+        progress.borrow_mut().clear();
+        started
+    }
+}
+
+fn measure_link(args: &LinkArgs) -> Result<()> {
+    let mut notes = Vec::new();
+    let device = device::open(&args.device, &mut notes)?;
+    notes.iter().for_each(stderr::note);
+    let (rates, name) = (device.loader.rates()?, device.loader.name());
+    let mut output = Output::new(&args.output)?;
+    output.row(&Row::of_link(&rates, &name, &args.output.commit));
+    let Rates { link, link_loaded, device_read, host_read } = rates;
+    let gb_s = |rate: f64| rate / 1e9;
+    stderr::line(format_args!(
+        "{name}: link {:.1} GB/s, {:.1} beside a busy device; device memory {:.0} GB/s; host memory {:.1} GB/s",
+        gb_s(link),
+        gb_s(link_loaded),
+        gb_s(device_read),
+        gb_s(host_read)
+    ));
+    output.end()
+}
+
+/// Where rows go: JSON to a file or standard output, a table to standard error.
+struct Output {
+    file: Option<File>,
+    rows: usize,
+    /// The first row that could not be written.
+    failed: Option<io::Error>,
+}
+
+impl Output {
+    fn new(args: &OutputArgs) -> Result<Self> {
+        let open = |path: &Path| {
+            let file = OpenOptions::new().append(true).create(true).open(path);
+            file.with_context(|| format!("cannot write {}", escape(path.as_os_str().as_encoded_bytes())))
+        };
+        Ok(Output { file: args.out.as_deref().map(open).transpose()?, rows: 0, failed: None })
+    }
+
+    fn row(&mut self, row: &Row) {
+        let line = row.to_json() + "\n";
+        let written = match &mut self.file {
+            Some(file) => file.write_all(line.as_bytes()),
+            None => io::stdout().lock().write_all(line.as_bytes()),
+        };
+        if self.rows == 0 {
+            stderr::line(table_header());
+        }
+        stderr::line(row.to_line());
+        self.rows += 1;
+        self.failed = self.failed.take().or(written.err());
+    }
+
+    fn end(self) -> Result<()> {
+        self.failed.map_or(Ok(()), |error| Err(anyhow::Error::from(error).context("cannot write the rows")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tokens;
+
+    #[test]
+    fn numbers_of_tokens() {
+        assert_eq!((tokens("0"), tokens("4096"), tokens("32k"), tokens("1K")), (Ok(0), Ok(4096), Ok(32768), Ok(1024)));
+        for text in ["", "k", "-1", "1.5k", "4194304k", "1m"] {
+            assert!(tokens(text).is_err(), "{text}");
+        }
+    }
+}
