@@ -141,8 +141,10 @@ fn read_with_includes(file: &Path, known: &mut Vec<PathBuf>, out: &mut String) {
 fn write_images(out: &Path, images: &[(PathBuf, bool)], compiled: bool) {
     let name = |path: &Path| path.file_stem().expect("a file").to_string_lossy().into_owned();
     let mut text = format!("/// Whether there was a compiler.\npub(crate) const COMPILED: bool = {compiled};\n\n");
-    // Images are read by the driver as 64-bit words.
-    text += "#[repr(align(64))]\nstruct Aligned<T: ?Sized>(T);\n\n";
+    if !images.is_empty() {
+        // Images are read by the driver as 64-bit words.
+        text += "#[repr(align(64))]\nstruct Aligned<T: ?Sized>(T);\n\n";
+    }
     let mut entries = String::new();
     for (i, (path, _)) in images.iter().enumerate() {
         text += &format!("static IMAGE_{i}: &Aligned<[u8]> = &Aligned(*include_bytes!({:?}));\n", path.display().to_string());

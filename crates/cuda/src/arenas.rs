@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use tailrace_device::DeviceError;
-use tailrace_device::kv::Home;
 use tailrace_device::plan::{Buffer, CachePlace, LayerCache, Plan, Program, Room, RowKind, Weight};
 use tailrace_types::{ExtentId, FrameId, HostBlockId, SlotId};
 
@@ -224,12 +223,4 @@ impl Drop for Arenas {
 /// The layers whose cells are in frames.
 pub(crate) fn global_layers(plan: &Plan) -> impl Iterator<Item = (usize, &LayerCache)> {
     plan.cache.layers.iter().enumerate().filter(|(_, l)| matches!(l.place, CachePlace::Frames { .. }))
-}
-
-/// The frame of a home that must be one.
-pub(crate) fn frame_of(home: Home) -> Result<FrameId, DeviceError> {
-    match home {
-        Home::Frame(frame) => Ok(frame),
-        Home::Host(_) => Err(DeviceError::Misuse("cells can be appended to frames only")),
-    }
 }

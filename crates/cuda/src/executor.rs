@@ -1,18 +1,20 @@
 //! The executor: gives a plan's launches, copies and waits to three streams, and never waits for the device itself but where
 //! its caller wants a result.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tailrace_device::kv::Phase;
 use tailrace_device::plan::{MemoryRow, Plan, RowKind};
 use tailrace_device::{Candidate, DeviceError, Executor, HighWater, Submission, Traffic};
-use tailrace_types::HostBlockId;
+use tailrace_types::{BLOCK_CELLS, HostBlockId};
 
 use crate::arenas::{Arenas, global_layers};
-use crate::driver::{Driver, Event, Stream};
+use crate::driver::{Driver, Event, Kernel, Stream};
 use crate::host::{Gathered, Pinned};
 use crate::launch::head::TOP_MAX;
 use crate::marks::Marks;
+use crate::params::{AttentionParams, StepView};
 use crate::program::{Compiled, Item, Programs, Site, SiteKind};
 use crate::ring::Ring;
 use crate::step::{FlatStep, StepLayout, write_wanted};
@@ -100,7 +102,7 @@ impl CudaExecutor {
             arrived: Marks::new(&*driver, Stream::Link, Stream::Compute, marks)?,
             consumed: Marks::new(&*driver, Stream::Compute, Stream::Link, marks)?,
             ring: Ring::new(cache.ring_slots, layers, cache.extent_blocks, tile_blocks, blocks),
-            step: FlatStep::with_capacity(&plan),
+            step: FlatStep::with_capacity(&plan, programs.shares_tail()),
             head: Head::Empty,
             traffic: Traffic::default(),
             programs,
@@ -397,30 +399,75 @@ impl Flow<'_> {
 
     /// Attention of one layer: over the tail as it arrives, then over the window.
     fn attention(&mut self, site: &Site) -> Result<(), DeviceError> {
-        let mut pass = Pass::of(site, self.step);
-        let entries = if site.tail_layer.is_some() { self.ring.entries() } else { 0 };
-        if let (Some(layer), true) = (site.tail_layer, entries > 0) {
-            let first = self.ring.first(layer);
-            pass.params.blocks.ring_first = self.ring.first_slot(layer);
-            let mut done = 0;
-            while done < entries {
-                let end = entries.min(done + self.ring.launch_entries());
-                self.pump(first + end)?;
-                self.arrived.wait(self.driver, first + end)?;
-                pass.tail(site, done as u32..end as u32, end == entries);
-                pass.launch(site, self.driver)?;
-                self.consume(layer, first, done..end)?;
-                done = end;
+        match site.kind {
+            SiteKind::Decode { partials, fold } => {
+                let mut params = AttentionParams { frames: 1, ..site.params };
+                match site.tail_layer.filter(|_| self.ring.entries() > 0) {
+                    None => self.driver.launch(Stream::Compute, partials, &site.partials(&params))?,
+                    Some(layer) => self.over_tail(layer, 0..self.ring.entries(), |flow, entries, last| {
+                        params.blocks.ring_first = flow.ring.first_slot(layer);
+                        (params.frames, params.tail_first, params.tail_end) = (last.into(), entries.start, entries.end);
+                        flow.driver.launch(Stream::Compute, partials, &site.partials(&params))
+                    })?,
+                }
+                self.driver.launch(Stream::Compute, fold, &site.fold(&params))
             }
-        } else {
-            pass.window();
-            pass.launch(site, self.driver)?;
+            SiteKind::Whole { kernel } => {
+                (0..self.step.views.len()).try_for_each(|view| self.attention_of_view(site, kernel, view))
+            }
         }
-        pass.fold(site, self.driver)
+    }
+
+    /// Attention of one view by a kernel with a carry: its tail is its first leaves.
+    fn attention_of_view(&mut self, site: &Site, kernel: Kernel, view: usize) -> Result<(), DeviceError> {
+        let StepView { first_row, rows, first_position, leaves, .. } = self.step.views[view];
+        let mut params = site.params_of_rows(first_row);
+        params.rows = rows;
+        let tail = self.step.tail_of(view);
+        match site.tail_layer.filter(|_| !tail.is_empty()) {
+            None => {
+                let first = match params.window {
+                    0 => 0,
+                    window => (first_position + 1).saturating_sub(window) / BLOCK_CELLS,
+                };
+                (params.leaf_first, params.leaf_end, params.begins, params.ends) = (first, leaves, 1, 1);
+                self.driver.launch(Stream::Compute, kernel, &site.whole(&params, rows))
+            }
+            Some(layer) => {
+                let entries = u64::from(tail.start)..u64::from(tail.end);
+                self.over_tail(layer, entries, |flow, entries, last| {
+                    params.blocks.ring_first = flow.ring.first_slot(layer);
+                    params.leaf_first = entries.start - tail.start;
+                    params.leaf_end = if last { leaves } else { entries.end - tail.start };
+                    (params.begins, params.ends) = ((params.leaf_first == 0).into(), last.into());
+                    flow.driver.launch(Stream::Compute, kernel, &site.whole(&params, rows))
+                })
+            }
+        }
+    }
+
+    /// Calls `launch` with `entries` of a layer's tail, as many at a time as have arrived, and whether they are the last.
+    fn over_tail(
+        &mut self,
+        layer: u32,
+        entries: Range<u64>,
+        mut launch: impl FnMut(&mut Self, Range<u32>, bool) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let first = self.ring.first(layer);
+        let mut done = entries.start;
+        while done < entries.end {
+            let end = entries.end.min(done + self.ring.launch_entries());
+            self.pump(first + end)?;
+            self.arrived.wait(self.driver, first + end)?;
+            launch(self, done as u32..end as u32, end == entries.end)?;
+            self.consume(layer, first, done..end)?;
+            done = end;
+        }
+        Ok(())
     }
 
     /// Says that slots were read, and gives them back to the link.
-    fn consume(&mut self, layer: u32, first: u64, entries: std::ops::Range<u64>) -> Result<(), DeviceError> {
+    fn consume(&mut self, layer: u32, first: u64, entries: Range<u64>) -> Result<(), DeviceError> {
         if self.poison {
             let (base, cache) = (self.arenas.row(RowKind::Ring), &self.plan.cache);
             for entry in entries.clone() {
@@ -464,59 +511,3 @@ impl Flow<'_> {
         Ok(())
     }
 }
-
-/// The launches of one attention op, as they take shape.
-struct Pass {
-    params: crate::params::AttentionParams,
-    /// Leaves of the view that a prefill reads.
-    leaves: std::ops::Range<u32>,
-    rows: u32,
-}
-
-impl Pass {
-    fn of(site: &Site, step: &FlatStep) -> Self {
-        let (params, rows) = (site.params, step.rows.len() as u32);
-        // Prefill has one view; plain attention of a decode step takes the leaves that any view has.
-        let first = match (params.window, step.views.iter().map(|v| v.first_position).min()) {
-            (0, _) | (_, None) => 0,
-            (window, Some(position)) => (position + 1).saturating_sub(window) / tailrace_types::BLOCK_CELLS,
-        };
-        Pass { params, leaves: first..step.leaves_max(), rows }
-    }
-
-    /// Everything that is in frames, or in a sliding layer's ring.
-    fn window(&mut self) {
-        let p = &mut self.params;
-        (p.frames, p.tail_first, p.tail_end) = (1, 0, 0);
-        (p.leaf_first, p.leaf_end, p.begins, p.ends) = (self.leaves.start, self.leaves.end, 1, 1);
-        p.rows = self.rows;
-    }
-
-    /// Tail blocks `entries`; with the `last` of them the window, which follows.
-    fn tail(&mut self, site: &Site, entries: std::ops::Range<u32>, last: bool) {
-        let p = &mut self.params;
-        (p.frames, p.tail_first, p.tail_end) = (last.into(), entries.start, entries.end);
-        debug_assert!(matches!(site.kind, SiteKind::Decode { .. }) || self.leaves.start == 0);
-        // A prefill's tail is the beginning of its one view: entry `j` is leaf `j`.
-        (p.leaf_first, p.leaf_end) = (entries.start, if last { self.leaves.end } else { entries.end });
-        (p.begins, p.ends) = ((entries.start == 0).into(), last.into());
-        p.rows = self.rows;
-    }
-
-    fn launch(&self, site: &Site, driver: &dyn Driver) -> Result<(), DeviceError> {
-        match &site.kind {
-            SiteKind::Decode { partials, .. } => {
-                driver.launch(Stream::Compute, *partials, &site.partials(&self.params))
-            }
-            SiteKind::Whole { kernel } => driver.launch(Stream::Compute, *kernel, &site.whole(&self.params, self.rows)),
-        }
-    }
-
-    fn fold(&self, site: &Site, driver: &dyn Driver) -> Result<(), DeviceError> {
-        match &site.kind {
-            SiteKind::Decode { fold, .. } => driver.launch(Stream::Compute, *fold, &site.fold(&self.params)),
-            SiteKind::Whole { .. } => Ok(()),
-        }
-    }
-}
-

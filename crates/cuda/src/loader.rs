@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tailrace_device::plan::{
-    ActivationType, AttentionBuffers, AttentionShape, Bucket, DeviceSizes, Limits, MatrixInput, Plan,
+    ActivationType, AttentionBuffers, AttentionShape, Bucket, DeviceSizes, Limits, MatrixInput, Plan, WeightForm,
 };
 use tailrace_device::{DeviceError, Executor, LoadOptions, Loader, Rates, WeightSource};
 use tailrace_types::{Bytes, WeightType};
@@ -89,6 +89,15 @@ impl CudaLoader {
     }
 }
 
+/// Refuses matrices that the kernels cannot read: they take 32 values of a row at a time.
+fn check_shapes(plan: &Plan) -> Result<(), DeviceError> {
+    let odd = plan.weights.iter().find(|w| w.form != WeightForm::Vector && !w.slice.cols.is_multiple_of(32));
+    odd.map_or(Ok(()), |w| {
+        let cols = w.slice.cols;
+        Err(DeviceError::Device(format!("a matrix has rows of {cols} values, no multiple of 32; use --device cpu")))
+    })
+}
+
 impl DeviceSizes for CudaLoader {
     fn matrix_bytes(&self, ty: WeightType, rows: u64, cols: u64) -> u64 {
         self.sizes.matrix_bytes(ty, rows, cols)
@@ -149,6 +158,7 @@ impl Loader for CudaLoader {
     ) -> Result<Box<dyn Executor>, DeviceError> {
         let driver = &self.driver;
         driver.enter()?;
+        check_shapes(&plan)?;
         let arenas = Arenas::new(Arc::clone(driver), &plan)?;
         let gathered_row_bytes = load::gathered_row_bytes(&plan);
         let layout = StepLayout::new(&plan.limits, gathered_row_bytes);

@@ -18,7 +18,7 @@ use crate::launch::{Launch, attention, elementwise, gemm, head, matmul_f32, matv
 use crate::layout;
 use crate::params::{
     AddNormParams, AttentionParams, EmbedParams, FillParams, GateParams, GatherParams, MatVecParams, Matrix, NormParams,
-    Outputs, RopeStoreParams, RopeTableParams, SoftCapParams, Step, TopParams,
+    Outputs, RopeStoreParams, RopeTableParams, SoftCapParams, Step, StepRow, TopParams,
 };
 use crate::sizes::{Card, group_leaves, matrix_input};
 use crate::step::StepLayout;
@@ -70,6 +70,21 @@ impl Site {
     /// The launch of the fold.
     pub(crate) fn fold(&self, params: &AttentionParams) -> Launch {
         self.decode(params)[1]
+    }
+
+    /// What the kernel with a carry gets for rows from `first` on.
+    pub(crate) fn params_of_rows(&self, first: u32) -> AttentionParams {
+        let mut p = self.params;
+        let (row, head) = (u64::from(first), u64::from(p.heads));
+        let values = row * head * u64::from(p.dv);
+        let moved = |address: u64, bytes: u64| if address == 0 { 0 } else { address + bytes };
+        p.step.rows += row * size_of::<StepRow>() as u64;
+        p.qkv += row * u64::from(p.qkv_cols) * 4;
+        p.carry += row * head * u64::from(attention::record_floats(p.dv)) * 4;
+        p.dst.f32 = moved(p.dst.f32, values * 4);
+        p.dst.bf16 = moved(p.dst.bf16, values * 2);
+        p.dst.q8 = moved(p.dst.q8, row * p.dst.q8_row_bytes);
+        p
     }
 
     fn decode(&self, params: &AttentionParams) -> [Launch; 2] {
@@ -180,6 +195,12 @@ impl Programs {
             program.graph = Some(graph?);
         }
         Ok(())
+    }
+
+    /// Whether a tail block that several sequences read is read once: kernels with a carry read the tail of one at a time.
+    pub(crate) fn shares_tail(&self) -> bool {
+        let whole = |item: &Item| matches!(item, Item::Attention(s) if matches!(s.kind, SiteKind::Whole { .. }));
+        !self.decode.iter().flat_map(|p| &p.items).any(whole)
     }
 
     pub(crate) fn prefill(&self, rows: u32) -> &Compiled {

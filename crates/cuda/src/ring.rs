@@ -9,22 +9,22 @@ use tailrace_types::HostBlockId;
 
 /// Blocks that are copied in one go: consecutive in host memory and in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tile {
+pub(crate) struct Tile {
     /// Number of its first block in the sequence of copies.
-    pub first: u64,
+    pub(crate) first: u64,
     /// Index among the layers that have a tail.
-    pub layer: u32,
+    pub(crate) layer: u32,
     /// Its first block.
-    pub block: HostBlockId,
+    pub(crate) block: HostBlockId,
     /// How many.
-    pub blocks: u32,
+    pub(crate) blocks: u32,
     /// The slot of its first block.
-    pub slot: u32,
+    pub(crate) slot: u32,
 }
 
 /// Positions in the sequence of copies.
 #[derive(Clone, Debug)]
-pub struct Ring {
+pub(crate) struct Ring {
     slots: u64,
     layers: u64,
     extent_blocks: u32,
@@ -42,7 +42,7 @@ pub struct Ring {
 
 impl Ring {
     /// A ring of `slots` for `layers` layers with a tail. Copies take at most `tile_blocks` blocks, and lists at most `blocks_max`.
-    pub fn new(slots: u32, layers: u32, extent_blocks: u32, tile_blocks: u32, blocks_max: usize) -> Self {
+    pub(crate) fn new(slots: u32, layers: u32, extent_blocks: u32, tile_blocks: u32, blocks_max: usize) -> Self {
         Ring {
             slots: slots.into(),
             layers: layers.into(),
@@ -58,7 +58,7 @@ impl Ring {
 
     /// Begins a step that reads `list`. What was copied ahead for another list is passed over. `ahead`: the next step will
     /// probably read the same list.
-    pub fn begin(&mut self, list: &[HostBlockId], ahead: bool) {
+    pub(crate) fn begin(&mut self, list: &[HostBlockId], ahead: bool) {
         if self.list != list {
             self.list.clear();
             self.list.extend_from_slice(list);
@@ -68,50 +68,45 @@ impl Ring {
     }
 
     /// Passes over what was copied ahead: its blocks may hold something else now.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         (self.base, self.consumed) = (self.issued, self.issued);
     }
 
     /// Whether a copy ahead of the current step has read, or is going to read, `block`.
-    pub fn holds(&self, block: HostBlockId) -> bool {
+    pub(crate) fn holds(&self, block: HostBlockId) -> bool {
         self.issued > self.base && self.list.contains(&block)
     }
 
     /// Ends the step.
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.base += self.layers * self.entries();
         debug_assert!(self.consumed == self.base && self.issued >= self.base);
     }
 
     /// Blocks of the current step's list.
-    pub fn entries(&self) -> u64 {
+    pub(crate) fn entries(&self) -> u64 {
         self.list.len() as u64
     }
 
     /// Number of entry 0 of `layer`.
-    pub fn first(&self, layer: u32) -> u64 {
+    pub(crate) fn first(&self, layer: u32) -> u64 {
         self.base + u64::from(layer) * self.entries()
     }
 
     /// Slot of entry 0 of `layer`.
-    pub fn first_slot(&self, layer: u32) -> u32 {
+    pub(crate) fn first_slot(&self, layer: u32) -> u32 {
         (self.first(layer) % self.slots.max(1)) as u32
-    }
-
-    /// How far copies have been issued, and consumed.
-    pub fn progress(&self) -> (u64, u64) {
-        (self.issued, self.consumed)
     }
 
     /// Entries of one launch: the whole layer where the ring holds it twice, so that the next one arrives meanwhile; else half
     /// of what the ring holds.
-    pub fn launch_entries(&self) -> u64 {
+    pub(crate) fn launch_entries(&self) -> u64 {
         if 2 * self.entries() <= self.slots { self.entries() } else { (self.slots / 2).max(1) }
     }
 
     /// The next copy, if there is a slot for it and something left to send. Copies cut short by a lack of slots wait for more,
     /// unless number `needed` is not yet among them.
-    pub fn next(&mut self, needed: u64) -> Option<Tile> {
+    pub(crate) fn next(&mut self, needed: u64) -> Option<Tile> {
         let entries = self.entries();
         let steps = if self.ahead { 2 } else { 1 };
         let at = self.issued - self.base;
@@ -148,7 +143,7 @@ impl Ring {
     }
 
     /// Says that the readers of everything before number `end` were given to the device.
-    pub fn consume(&mut self, end: u64) {
+    pub(crate) fn consume(&mut self, end: u64) {
         debug_assert!(self.consumed <= end && end <= self.issued);
         self.consumed = end;
     }
@@ -176,7 +171,7 @@ mod tests {
                     assert_eq!(tile.block.0 / 4, (tile.block.0 + tile.blocks - 1) / 4, "one extent");
                     copied += u64::from(tile.blocks);
                 }
-                assert!(ring.progress().0 >= first + end, "what a launch needs was issued");
+                assert!(ring.issued >= first + end, "what a launch needs was issued");
                 for entry in done..end {
                     let slot = (u64::from(ring.first_slot(layer)) + entry) % ring.slots;
                     assert_eq!(held[slot as usize], Some((layer, list[entry as usize])));

@@ -78,12 +78,16 @@ pub(crate) struct FlatStep {
     pub(crate) rows: Vec<StepRow>,
     pub(crate) views: Vec<StepView>,
     table: Vec<u32>,
-    /// The distinct tail blocks, in the order in which the views read them.
+    /// The tail blocks, in the order in which the views read them: distinct ones where kernels can share them.
     pub(crate) tail: Vec<HostBlockId>,
+    /// Of each view, its first entry of `tail`, where they are not shared.
+    tail_first: Vec<u32>,
+    shares_tail: bool,
 }
 
 impl FlatStep {
-    pub(crate) fn with_capacity(plan: &Plan) -> Self {
+    /// `shares_tail`: a tail block of several views is listed once.
+    pub(crate) fn with_capacity(plan: &Plan, shares_tail: bool) -> Self {
         let limits = &plan.limits;
         let blocks = plan.cache.sequence_blocks as usize * limits.sequences as usize;
         FlatStep {
@@ -92,7 +96,15 @@ impl FlatStep {
             views: Vec::with_capacity(limits.sequences as usize),
             table: Vec::with_capacity(blocks),
             tail: Vec::with_capacity(blocks),
+            tail_first: Vec::with_capacity(limits.sequences as usize),
+            shares_tail,
         }
+    }
+
+    /// Entries of `tail` of one view, leaf 0 first. Only where they are not shared.
+    pub(crate) fn tail_of(&self, view: usize) -> std::ops::Range<u32> {
+        let end = self.tail_first.get(view + 1).copied().unwrap_or(self.tail.len() as u32);
+        self.tail_first[view]..end
     }
 
     /// Takes over a submission; checks everything that the kernels rely on.
@@ -102,6 +114,7 @@ impl FlatStep {
         self.views.clear();
         self.table.clear();
         self.tail.clear();
+        self.tail_first.clear();
         let program = match submission.phase {
             Phase::Prefill => &plan.prefill,
             Phase::Decode => &plan.decode,
@@ -143,6 +156,7 @@ impl FlatStep {
             return Err(DeviceError::Misuse("rows out of order"));
         }
         let table_first = self.table.len() as u32;
+        self.tail_first.push(self.tail.len() as u32);
         for segment in cache.segments_of(sequence) {
             if segment.first_block != self.table.len() as u32 - table_first {
                 return Err(DeviceError::Misuse("segments do not cover the sequence"));
@@ -169,7 +183,8 @@ impl FlatStep {
             Home::Frame(frame) => frame.0,
             Home::Host(block) => {
                 // A prefix that sequences share is staged once. The first view never finds its own blocks here.
-                let known = if self.views.is_empty() { None } else { self.tail.iter().position(|&b| b == block) };
+                let shared = self.shares_tail && !self.views.is_empty();
+                let known = if shared { self.tail.iter().position(|&b| b == block) } else { None };
                 let index = known.unwrap_or_else(|| {
                     self.tail.push(block);
                     self.tail.len() - 1
@@ -177,11 +192,6 @@ impl FlatStep {
                 HOME_TAIL | index as u32
             }
         }
-    }
-
-    /// Leaves of the longest view.
-    pub(crate) fn leaves_max(&self) -> u32 {
-        self.views.iter().map(|v| v.leaves).max().unwrap_or(0)
     }
 
     /// Writes header, views, table and rows into `out`, at the layout's places; returns the bytes that must be uploaded.
