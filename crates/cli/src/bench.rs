@@ -10,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use tailrace_device::{LoadOptions, Loader, Rates};
 use tailrace_engine::{Handle, LoadError, OpenModel, SamplingParams, start_shape};
 use tailrace_gguf::escape;
-use tailrace_measure::{Bench, Engines, Options, Phase, Row, Spill, table_header};
+use tailrace_measure::{Bench, Engines, Options, Phase, RESIDENT, Row, Spill, table_header};
 use tailrace_models::{Model, shapes};
 use tailrace_plan::{Limits, ModelSpec};
 
@@ -178,7 +178,7 @@ fn variant(args: &LimitArgs) -> String {
     match (args.kv_window, args.vram_target) {
         (Some(cells), _) => format!("window-{cells}"),
         (None, Some(bytes)) => Spill::Target(bytes).to_string(),
-        (None, None) => "resident".to_owned(),
+        (None, None) => RESIDENT.to_owned(),
     }
 }
 

@@ -8,7 +8,7 @@ use tailrace_cpu::{CpuLoader, Isa};
 use tailrace_device::Loader;
 use tailrace_plan::Limits;
 
-use crate::cuda::{self, NoGpu};
+use crate::cuda::{self, Gpu, NoGpu};
 
 /// Which device, and its workers.
 #[derive(Clone, Debug, Args)]
@@ -67,7 +67,10 @@ pub(crate) fn open(args: &DeviceArgs, notes: &mut Vec<String>) -> Result<Device>
         Choice::Cuda(ordinal) => cuda::open(ordinal),
     };
     match (opened, args.device) {
-        (Ok(gpu), _) => Ok(Device { loader: gpu.loader, chunk: Limits::CHUNK_GPU, free_bytes: Some(gpu.free_bytes) }),
+        (Ok(Gpu { loader, free_bytes }), _) => {
+            notes.push(format!("using {}", loader.name()));
+            Ok(Device { loader, chunk: Limits::CHUNK_GPU, free_bytes: Some(free_bytes) })
+        }
         (Err(NoGpu { reason, present: false }), Choice::Auto) => {
             notes.push(format!("using the CPU: {reason}"));
             cpu(args, notes)

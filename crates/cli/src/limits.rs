@@ -1,6 +1,8 @@
 //! From arguments to the limits of a plan, with the defaults that depend on the machine.
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
+use tailrace_device::DeviceError;
+use tailrace_engine::LoadError;
 use tailrace_plan::{Limits, ModelSpec, Plan, RowKind};
 use tailrace_types::Bytes;
 
@@ -96,6 +98,17 @@ pub(crate) fn plan(spec: &ModelSpec, resolved: &mut Resolved) -> Result<Plan> {
         ));
     }
     Ok(plan)
+}
+
+/// A failure to start, with the memory that was to be had where that was refused.
+pub(crate) fn explain(error: LoadError, plan: &Plan) -> anyhow::Error {
+    match error {
+        LoadError::Device(refused @ DeviceError::OutOfMemory { .. }) => anyhow!(
+            "{refused}; other programs may hold memory: lower the cap (--vram-target), -c or -ub\n{}",
+            plan.memory
+        ),
+        other => other.into(),
+    }
 }
 
 /// Memory that the system could hand out now, in bytes; 8 GiB where it does not say.

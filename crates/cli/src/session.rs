@@ -61,9 +61,10 @@ impl Session {
         }
         let mut progress = Progress::new();
         let mut show = |fraction| progress.show("loading", fraction);
-        let handle =
-            model.start(&resolved.limits, resolved.device.loader.as_ref(), LoadOptions::default(), &mut show)?;
+        let loader = resolved.device.loader.as_ref();
+        let started = model.start(&resolved.limits, loader, LoadOptions::default(), &mut show);
         progress.clear();
+        let handle = started.map_err(|error| limits::explain(error, &plan))?;
         Ok(Session { handle, plan })
     }
 

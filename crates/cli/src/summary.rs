@@ -4,6 +4,7 @@ use std::fmt;
 
 use anyhow::Result;
 use serde_json::json;
+use tailrace_device::HighWater;
 use tailrace_engine::{Snapshot, Stats};
 use tailrace_plan::{Room, RowKind};
 use tailrace_types::Bytes;
@@ -15,21 +16,23 @@ pub(crate) struct Summary {
     snapshot: Snapshot,
     /// Cells of older, full blocks that the plan keeps on the device.
     window_cells: u32,
-    /// Memory of the process beside arenas and tail at its largest: code, heap, stacks, mapped file, in bytes.
+    /// Host memory of the process beside arenas and tail at its largest: code, heap, stacks, mapped file, in bytes.
     process_bytes: u64,
 }
 
 impl Summary {
     pub(crate) fn new(session: &Session, stats: Stats) -> Result<Self> {
         let snapshot = session.handle.snapshot()?;
-        let arenas: u64 = snapshot.high_water.iter().map(|h| h.used_bytes).sum();
+        // Where no driver counts it, the device's memory is the host's.
+        let on_host = |h: &&HighWater| h.kind.room() == Room::Host || snapshot.driver_bytes == 0;
+        let arenas: u64 = snapshot.high_water.iter().filter(on_host).map(|h| h.used_bytes).sum();
         let process_bytes = peak_bytes().saturating_sub(arenas);
         Ok(Summary { stats, snapshot, window_cells: session.plan.window_cells(), process_bytes })
     }
 
     pub(crate) fn to_json(&self) -> serde_json::Value {
         let Summary { stats, snapshot, .. } = self;
-        let arena = |h: &tailrace_device::HighWater| {
+        let arena = |h: &HighWater| {
             json!({
                 "name": h.kind.name(),
                 "room": if h.kind.room() == Room::Device { "device" } else { "host" },
@@ -48,6 +51,7 @@ impl Summary {
             "tail_read_bytes": snapshot.traffic.tail_read_bytes,
             "tail_written_bytes": snapshot.traffic.tail_written_bytes,
             "rows": snapshot.high_water.iter().map(arena).collect::<Vec<_>>(),
+            "driver_bytes": snapshot.driver_bytes,
             "process_bytes": self.process_bytes,
         })
     }
@@ -70,6 +74,9 @@ impl fmt::Display for Summary {
         )?;
         for high in snapshot.high_water.iter().filter(|h| h.kind != RowKind::Tail) {
             write!(f, " · {} {} of {}", high.kind.name(), Bytes(high.used_bytes), Bytes(high.row_bytes))?;
+        }
+        if snapshot.driver_bytes > 0 {
+            write!(f, " · process (device) {}", Bytes(snapshot.driver_bytes))?;
         }
         write!(f, " · process (host) {}", Bytes(self.process_bytes))
     }

@@ -67,6 +67,9 @@ impl fmt::Display for Spill {
     }
 }
 
+/// What cells are called that nothing pushes into the tail.
+pub const RESIDENT: &str = "resident";
+
 /// A benchmark of one model on one device.
 pub struct Bench<'a> {
     engines: &'a dyn Engines,
@@ -110,8 +113,7 @@ impl<'a> Bench<'a> {
             let station = self.station(limits)?;
             for depth in self.depths() {
                 let timing = station.measure(phase, depth)?;
-                let resident = (timing.tail_bytes == 0).then_some(timing.step_seconds);
-                self.tell(&station, (phase, depth), variant, timing, resident);
+                self.tell(&station, (phase, depth), variant, timing, timing.resident());
             }
             station.handle.stop();
         }
@@ -131,8 +133,8 @@ impl<'a> Bench<'a> {
             let station = self.station(&Limits { window_cells: None, ..limits.clone() })?;
             for depth in self.depths() {
                 let timing = station.measure(phase, depth)?;
-                resident.push((depth, timing.step_seconds));
-                self.tell(&station, (phase, depth), "resident", timing, Some(timing.step_seconds));
+                resident.push((depth, timing.resident()));
+                self.tell(&station, (phase, depth), RESIDENT, timing, timing.resident());
             }
             station.handle.stop();
             drop(station);
@@ -145,8 +147,8 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// One cell with a tail, in an engine of its own.
-    fn rung(&mut self, limits: &Limits, at: (Phase, u32), spill: Spill, resident: f64) -> Result<(), Error> {
+    /// One cell with a tail, in an engine of its own; `resident` is the time of the resident step in seconds.
+    fn rung(&mut self, limits: &Limits, at: (Phase, u32), spill: Spill, resident: Option<f64>) -> Result<(), Error> {
         let (phase, depth) = at;
         let (limits, variant) = match spill {
             Spill::Target(bytes) => {
@@ -161,7 +163,7 @@ impl<'a> Bench<'a> {
         };
         let station = self.station(&limits)?;
         let timing = station.measure(phase, depth)?;
-        self.tell(&station, at, &variant, timing, Some(resident));
+        self.tell(&station, at, &variant, timing, resident);
         station.handle.stop();
         Ok(())
     }
@@ -195,6 +197,8 @@ impl<'a> Bench<'a> {
         let Rates { link, link_loaded, device_read, .. } = self.rates;
         let laws = resident_ms.and_then(|c| Laws::of(c, timing.tail_bytes, link, link_loaded));
         let name = self.engines.name();
+        // A device too small for the whole context keeps what it can.
+        let variant = if variant == RESIDENT && timing.tail_bytes > 0 { "widest" } else { variant };
         let mut cell = format!("{name}/{}/{depth}/{variant}", phase.name());
         if phase == Phase::Decode && !self.options.sampling.is_greedy() {
             cell += "/sampled";

@@ -54,6 +54,13 @@ pub(crate) struct Timing {
     pub(crate) driver_bytes: u64,
 }
 
+impl Timing {
+    /// The time of a step in seconds, if nothing was in the tail.
+    pub(crate) fn resident(&self) -> Option<f64> {
+        (self.tail_bytes == 0).then_some(self.step_seconds)
+    }
+}
+
 /// An engine that nobody else uses.
 pub(crate) struct Station<'a> {
     pub(crate) handle: Handle,

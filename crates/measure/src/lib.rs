@@ -14,7 +14,7 @@ mod laws;
 mod row;
 mod tail;
 
-pub use bench::{Bench, Engines, Options, Spill};
+pub use bench::{Bench, Engines, Options, RESIDENT, Spill};
 pub use bytes::{kv_bytes, weight_bytes};
 pub use cell::Phase;
 pub use laws::Laws;

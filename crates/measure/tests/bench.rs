@@ -107,6 +107,18 @@ fn sliding_layers_are_filled_again_for_each_round() {
 }
 
 #[test]
+fn a_device_too_small_for_the_context_is_not_called_resident() {
+    let (shape, options) = (shape("smollm2-135m:q8_0"), options(&[Phase::Decode], &[4096]));
+    let roomy = Plan::new(&shape.spec, &limits(&options), &shape.loader).expect("it fits").memory.device_bytes();
+    let limits = Limits { device_bytes_max: Some(roomy - 8 * FRAME), ..limits(&options) };
+    let rows = measure(&shape, &options, |bench| bench.ladder(&limits, &[Spill::Tail(9 * FRAME)]));
+    let told: Vec<_> = rows.iter().map(|row| (row.cell.as_str(), row.resident_ms)).collect();
+    assert_eq!(told, [("shape/decode/4096/widest", None), ("shape/decode/4096/tail-51840K", None)]);
+    assert!(rows[0].tail_bytes > Some(0) && rows[1].tail_bytes == Some(9 * FRAME));
+    assert_eq!(rows[0].vram_target_bytes, limits.device_bytes_max);
+}
+
+#[test]
 fn a_depth_without_room_is_refused() {
     let (shape, options) = (shape("smollm2-135m:q8_0"), options(&[Phase::Decode], &[300]));
     let mut each = |_: &Row| {};
