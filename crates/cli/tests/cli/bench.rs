@@ -71,6 +71,17 @@ fn rates_need_no_model() {
 }
 
 #[test]
+fn a_device_that_is_not_there() {
+    let link = |device: &str| tailrace(&["bench", "link", "--device", device]);
+    let unknown = link("gpu");
+    assert!(unknown.code == Some(2) && unknown.stderr.contains("known: auto, cpu, cuda, cuda:N"), "{}", unknown.stderr);
+    // Whether for want of a driver, of kernels or of so many cards.
+    let absent = link("cuda:99");
+    assert_eq!((absent.code, absent.text(), absent.stderr.lines().count()), (Some(1), "", 1), "{}", absent.stderr);
+    assert!(absent.stderr.contains("no GPU can be used: "), "{}", absent.stderr);
+}
+
+#[test]
 fn what_cannot_be_measured() {
     let model = largest();
     for (args, code, says) in [

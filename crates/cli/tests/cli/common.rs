@@ -26,9 +26,14 @@ pub(crate) fn largest() -> String {
     model("qwen3-partial")
 }
 
+/// The binary on the CPU, whatever else the machine has.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailrace"));
-    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    match args {
+        [what @ ("run" | "chat" | "plan"), rest @ ..] => command.args([what, "--device", "cpu"]).args(rest),
+        args => command.args(args),
+    };
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A panic would say so in full.
     command.env("RUST_BACKTRACE", "1");
     command
