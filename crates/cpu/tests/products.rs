@@ -164,35 +164,6 @@ fn unpacking_gives_the_rows_of_the_file() {
     }
 }
 
-#[test]
-fn products_match_the_reference() {
-    let mut random = Random(2);
-    for &ty in WeightType::ALL {
-        for (k, n) in depths(ty).into_iter().zip([16, 7, 50, 33, 21]) {
-            let file = file_rows(ty, (n, k), &mut random, Random::unit);
-            let bytes = packed(ty, &file, k);
-            let w = Weights::new(ty, k, &bytes);
-            let x: Vec<f32> = (0..33 * k).map(|_| random.unit()).collect();
-            let blocks = blocks_of(Isa::PORTABLE, &x);
-            let q8 = (!ty.is_float()).then_some(Input::Q8(&blocks));
-            for input in q8.into_iter().chain([Input::F32(&x)]) {
-                let want: Vec<naive::Output> =
-                    (0..33).flat_map(|row| naive::product(ty, &file, &input.row(row, k).values())).collect();
-                for isa in Isa::available() {
-                    let got = product(isa, &w, input, n, k);
-                    for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-                        let error = (f64::from(*got) - want.value).abs();
-                        assert!(
-                            error <= 1e-6 * want.magnitude,
-                            "{ty} {isa:?} k {k} output {i}: {got} instead of {want:?}"
-                        );
-                    }
-                }
-            }
-        }
-    }
-}
-
 /// With scales of 1 and small activations every sum is an integer that `f32` holds, so nothing rounds.
 #[test]
 fn integer_products_are_exact() {

@@ -199,20 +199,6 @@ fn head_sizes_and_types() {
 }
 
 #[test]
-fn lengths_around_a_block() {
-    for cells in [1, 2, 15, 16, 17, 255, 256, 257, 1283] {
-        check(SHAPE, cells, &[cells as u32 - 1], None);
-    }
-}
-
-#[test]
-fn groups() {
-    for group in 1..=9 {
-        check(HeadShape { group, ..SHAPE }, 400, &[399], None);
-    }
-}
-
-#[test]
 fn cap_sink_window_group_and_several_rows_together() {
     for window in [None, Some(1), Some(100), Some(256), Some(300)] {
         for cap in [None, Some(2.0)] {

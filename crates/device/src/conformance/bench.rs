@@ -47,7 +47,7 @@ const LAYERS: u32 = 4;
 pub fn bench_cases() -> Vec<BenchCase> {
     let mut cases = Vec::new();
     for ty in [WeightType::Q4_0, WeightType::Q4_K, WeightType::Q6_K, WeightType::Q8_0, WeightType::BF16] {
-        for (k, n) in [(WIDTH, QKV.to_vec()), (WIDTH, vec![FFN, FFN]), (FFN - FFN % 256, vec![WIDTH])] {
+        for (k, n) in [(WIDTH, QKV.to_vec()), (WIDTH, vec![FFN, FFN]), (FFN, vec![WIDTH])] {
             for (bucket, rows) in [
                 (Bucket::Decode, 1),
                 (Bucket::Decode, 4),

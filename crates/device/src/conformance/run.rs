@@ -1,6 +1,7 @@
 //! Running a case on a device and on the reference.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::fmt;
 
 use tailrace_types::{SlotId, TokenId};
@@ -60,16 +61,31 @@ impl From<DeviceError> for Failure {
     }
 }
 
+/// What a buffer is to a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Name {
+    /// What the op is for.
+    Result,
+    /// Queries that attention rotates in place.
+    Queries,
+}
+
 /// What a device left in one buffer, row after row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
-    /// The buffer, and its format.
-    pub what: String,
     /// Its rows.
     pub values: Vec<f32>,
     /// Values of a row.
     pub cols: usize,
+    name: Name,
     content: Content,
+}
+
+impl Output {
+    /// The buffer, and its format.
+    pub fn what(&self) -> String {
+        format!("{:?} ({:?})", self.name, self.content)
+    }
 }
 
 /// A buffer that was compared.
@@ -99,6 +115,41 @@ impl fmt::Display for Checked {
     }
 }
 
+/// The executor that devices are compared with. It remembers its results, since several devices run the same cases.
+pub struct Reference<'a> {
+    loader: &'a dyn Loader,
+    known: HashMap<String, Known>,
+}
+
+/// A result of the reference, and the inputs that were given to it.
+struct Known {
+    inputs: Vec<f32>,
+    outputs: Vec<Output>,
+}
+
+impl<'a> Reference<'a> {
+    /// Executors of `loader`, whose buffers can be written.
+    pub fn new(loader: &'a dyn Loader) -> Self {
+        Reference { loader, known: HashMap::new() }
+    }
+
+    /// What the op of a case should write, given what it reads where it is a product.
+    fn outputs(&mut self, case: &Case, inputs: Vec<f32>) -> Result<&[Output], Failure> {
+        let known = self.known.get(&case.name).is_some_and(|known| known.inputs == inputs);
+        if !known {
+            let mut session = Session::new(case, self.loader, Role::Reference, LoadOptions::default())?;
+            if !inputs.is_empty() {
+                let to = find(session.program(case.bucket), "in", Content::F32).ok_or(Failure::Opaque)?;
+                session.executor.probe().ok_or(Failure::Opaque)?.write(case.bucket, to, &inputs)?;
+            }
+            session.run(case)?;
+            let outputs = session.outputs(case)?;
+            self.known.insert(case.name.clone(), Known { inputs, outputs });
+        }
+        Ok(&self.known[&case.name].outputs)
+    }
+}
+
 /// Runs a case on a device and on the reference, and compares every buffer that the op writes.
 ///
 /// # Errors
@@ -106,30 +157,23 @@ impl fmt::Display for Checked {
 pub fn check(
     case: &Case,
     device: &dyn Loader,
-    reference: &dyn Loader,
+    reference: &mut Reference<'_>,
     precision: Precision,
 ) -> Result<Vec<Checked>, Failure> {
-    let mut tested = Session::new(case, device, Role::Tested, LoadOptions { poison: true })?;
-    tested.run(case)?;
-    let mut exact = Session::new(case, reference, Role::Reference, LoadOptions::default())?;
-    if let Some(inputs) = tested.inputs(case) {
-        let values = tested.read(case.bucket, inputs, case.rows)?;
-        let to = find(exact.program(case.bucket), "in", Content::F32).ok_or(Failure::Opaque)?;
-        exact.executor.probe().ok_or(Failure::Opaque)?.write(case.bucket, to, &values)?;
-    }
-    exact.run(case)?;
+    let mut session = Session::new(case, device, Role::Tested, LoadOptions { poison: true })?;
+    session.run(case)?;
+    let inputs = session.inputs(case)?;
+    let expected = reference.outputs(case, inputs)?;
     let input = product_input(case, device);
-    let expected = exact.outputs(case)?;
     let mut checked = Vec::new();
-    for output in tested.outputs(case)? {
-        let name = output.what.split(' ').next().unwrap_or_default();
-        let wanted = expected.iter().find(|e| e.what.split(' ').next() == Some(name)).ok_or(Failure::Opaque)?;
-        let bound = match name {
-            "qkv" => Case::queries_bound(),
-            _ => case.bound(precision, input),
+    for output in session.outputs(case)? {
+        let wanted = expected.iter().find(|expected| expected.name == output.name).ok_or(Failure::Opaque)?;
+        let bound = match output.name {
+            Name::Queries => Case::queries_bound(),
+            Name::Result => case.bound(precision, input),
         };
         let (norm, element) = distance(&output, wanted);
-        checked.push(Checked { what: output.what, norm, element, bound });
+        checked.push(Checked { what: output.what(), norm, element, bound });
     }
     Ok(checked)
 }
@@ -157,7 +201,7 @@ pub fn row_law(cases: &[Case], device: &dyn Loader) -> Result<Option<String>, Fa
             let common = output.values.len().min(expected.values.len());
             let bits = |output: &Output| output.values[..common].iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             if common == 0 || bits(output) != bits(expected) {
-                return Ok(Some(format!("{}: {} is not that of {}", case.name, output.what, first.name)));
+                return Ok(Some(format!("{}: {} is not that of {}", case.name, output.what(), first.name)));
             }
         }
     }
@@ -181,7 +225,7 @@ fn distance(output: &Output, expected: &Output) -> (f64, f64) {
         return (f64::NAN, f64::NAN);
     }
     let (of_value, of_block) = rounding(output.content);
-    let worst = |a: f64, b: f64| if a >= b { a } else { b };
+    let worst = |a: f64, b: f64| if a.is_nan() || a >= b { a } else { b };
     let rows = output.values.chunks_exact(output.cols).zip(expected.values.chunks_exact(output.cols));
     let distances = rows.map(|(row, expected)| {
         let (mut squares, mut largest) = (0.0, 0.0);
@@ -319,39 +363,45 @@ impl Session {
         Ok(self.cache.commit()?)
     }
 
-    /// The buffer of matrix inputs that the op under test reads, if they are to be given to the reference.
-    fn inputs(&self, case: &Case) -> Option<BufferId> {
-        let program = self.program(case.bucket);
-        let src = program.ops.iter().find_map(|op| match op {
+    /// What the op under test reads, if it is a product.
+    fn inputs(&mut self, case: &Case) -> Result<Vec<f32>, Failure> {
+        let src = self.program(case.bucket).ops.iter().find_map(|op| match op {
             Op::MatMul { src, .. } => Some(*src),
             _ => None,
-        })?;
+        });
         // Quantised weights read quantised rows where there are any, tensor cores read bf16; f32 rows are left where others do.
-        src.q8.or(src.bf16).or(src.f32)
+        match src.and_then(|src| src.q8.or(src.bf16).or(src.f32)) {
+            Some(inputs) => self.read(case, inputs),
+            None => Ok(Vec::new()),
+        }
     }
 
-    fn read(&mut self, bucket: Bucket, buffer: BufferId, rows: u32) -> Result<Vec<f32>, Failure> {
-        Ok(self.executor.probe().ok_or(Failure::Opaque)?.read(bucket, buffer, rows)?)
+    /// The case's rows of a buffer.
+    fn read(&mut self, case: &Case, buffer: BufferId) -> Result<Vec<f32>, Failure> {
+        let rows = if case.bucket == Bucket::Head { case.rows.min(LOGIT_ROWS) } else { case.rows };
+        Ok(self.executor.probe().ok_or(Failure::Opaque)?.read(case.bucket, buffer, rows)?)
     }
 
     /// What the op under test left.
     fn outputs(&mut self, case: &Case) -> Result<Vec<Output>, Failure> {
-        let buffers = self.program(case.bucket).buffers.iter().enumerate();
-        let written = buffers.filter(|(_, b)| b.name == "y" || b.name == "qkv");
-        let written: Vec<_> = written.map(|(at, b)| (BufferId(at as u32), b.clone())).collect();
+        let name = |name: &str| match name {
+            "y" => Some(Name::Result),
+            "qkv" => Some(Name::Queries),
+            _ => None,
+        };
+        let buffers = (0..).map(BufferId).zip(&self.program(case.bucket).buffers);
+        let written = buffers.filter_map(|(id, b)| Some((id, name(&b.name)?, b.cols as usize, b.content)));
+        let written: Vec<_> = written.collect();
         let mut outputs = Vec::new();
-        for (id, buffer) in written {
-            let rows = if case.bucket == Bucket::Head { case.rows.min(LOGIT_ROWS) } else { case.rows };
-            let mut values = self.read(case.bucket, id, rows)?;
-            let mut cols = buffer.cols as usize;
-            if let (CaseOp::Attention(attention), "qkv") = (&case.op, &*buffer.name) {
+        for (id, name, mut cols, content) in written {
+            let mut values = self.read(case, id)?;
+            if let (CaseOp::Attention(attention), Name::Queries) = (&case.op, name) {
                 // Only queries are promised to stay in the buffer.
                 let queries = (attention.shape.heads * attention.shape.dk) as usize;
                 values = values.chunks_exact(cols).flat_map(|row| &row[..queries]).copied().collect();
                 cols = queries;
             }
-            let content = buffer.content;
-            outputs.push(Output { what: format!("{} ({content:?})", buffer.name), values, cols, content });
+            outputs.push(Output { values, cols, name, content });
         }
         Ok(outputs)
     }

@@ -68,7 +68,7 @@ impl Golden {
 
 /// `max` that keeps a NaN: a poisoned result is the worst.
 pub(crate) fn worst(a: f64, b: f64) -> f64 {
-    if a >= b { a } else { b }
+    if a.is_nan() || a >= b { a } else { b }
 }
 
 /// The logarithm of the sum of the exponentials.
