@@ -77,20 +77,14 @@ template <int D> struct Tile {
     static DEVICE int rows_first(int lane) { return offset((lane & 7) + (lane >> 3 & 1) * 8, lane >> 4); }
 };
 
-// Copies `ROWS` rows that lie one after another, by `THREADS` threads of which this is `thread`; `once`: nobody will read
-// them again soon.
-template <int D, int ROWS, int THREADS, bool ONCE = false>
-DEVICE void copy_rows_async(unsigned char* tile, const uint8_t* source, int thread) {
+// Copies `ROWS` rows that lie one after another, by `THREADS` threads of which this is `thread`.
+template <int D, int ROWS, int THREADS> DEVICE void copy_rows_async(unsigned char* tile, const uint8_t* source, int thread) {
     using T = Tile<D>;
     static_assert(ROWS * T::UNITS % THREADS == 0, "");
 #pragma unroll
     for (int i = 0; i < ROWS * T::UNITS / THREADS; i++) {
         int unit = i * THREADS + thread;
-        unsigned char* to = tile + T::offset(unit / T::UNITS, unit % T::UNITS);
-        if (ONCE)
-            copy_async16_once(to, source + unit * 16);
-        else
-            copy_async16(to, source + unit * 16);
+        copy_async16(tile + T::offset(unit / T::UNITS, unit % T::UNITS), source + unit * 16);
     }
 }
 

@@ -91,9 +91,9 @@ template <class T, int DK, int DV> struct Decode {
     static DEVICE void issue(unsigned char* slot, const Source& source, int piece) {
         if (source.k) {
             if (piece < PIECES)
-                copy_rows_async<DK, PIECE_CELLS, WARP, true>(slot, source.k + piece * PIECE_CELLS * 2 * DK, lane_id());
+                copy_rows_async<DK, PIECE_CELLS, WARP>(slot, source.k + piece * PIECE_CELLS * 2 * DK, lane_id());
             else
-                copy_rows_async<DV, PIECE_CELLS, WARP, true>(slot, source.v + (piece - PIECES) * PIECE_CELLS * 2 * DV, lane_id());
+                copy_rows_async<DV, PIECE_CELLS, WARP>(slot, source.v + (piece - PIECES) * PIECE_CELLS * 2 * DV, lane_id());
         }
         copy_async_commit();
     }
@@ -237,11 +237,12 @@ template <class T, int DK, int DV> struct Decode {
         DYNAMIC_SHARED(dynamic);
         start_next();
         wait_previous();
-        uint32_t row = blockIdx.z;
-        if (row >= p.step.header->rows) return;
-        uint32_t position = p.step.rows[row].position;
+        // Loads that do not wait for each other: these latencies are a part of a short launch.
+        uint32_t row = blockIdx.z, rows = p.step.header->rows, position = p.step.rows[row].position;
+        uint32_t view = p.step.rows[row].view;
+        if (row >= rows) return;
         uint32_t first_cell = first_visible(position, p.window), first_leaf = first_cell / BLOCK_CELLS;
-        Walk walk{p, p.step.views[p.step.rows[row].view], position / BLOCK_CELLS, (gridDim.y - 1) * p.group_leaves};
+        Walk walk{p, p.step.views[view], position / BLOCK_CELLS, (gridDim.y - 1) * p.group_leaves};
 
         // Heads of a KV head are split evenly over gridDim.x / kv_heads thread blocks.
         uint32_t splits = gridDim.x / p.kv_heads, kv_head = blockIdx.x / splits, split = blockIdx.x % splits;

@@ -6,6 +6,10 @@
 // V, through copies of 16 bytes into the swizzle that the matrix instructions read; the other two warp groups take 64 rows
 // each. While a warp group turns the scores of a tile into weights, its product of the previous weights and V runs, and the
 // scores of the other one.
+//
+// H200, 2,048 rows, 40 heads on 8 of 128 f16 values: 607, 657 and 616 Tflop/s of 790 over 8,192, 32,768 and 98,304 older
+// cells, 345 with none (half of the tiles are masked); 16 heads of 256: 603. Tried: tiles of 64 cells (518 of 657), three
+// stages and explicit turns of the warp groups (no difference).
 #ifndef TAILRACE_EMULATED
 #include "attention_common.cuh"
 #include "attention_wgmma.cuh"

@@ -116,16 +116,6 @@ DEVICE void copy_async16(void* shared, const void* global, bool valid = true) {
     *reinterpret_cast<uint4*>(shared) = valid ? *reinterpret_cast<const uint4*>(global) : make_uint4(0, 0, 0, 0);
 #endif
 }
-// The same for what is read once: it is the first to leave the L2 cache.
-DEVICE void copy_async16_once(void* shared, const void* global) {
-#if __CUDA_ARCH__ >= 800
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "l"(policy));
-#else
-    copy_async16(shared, global);
-#endif
-}
 DEVICE void copy_async_commit() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;");
@@ -178,6 +168,17 @@ DEVICE void copy_async16(SharedAddress shared, const void* global) {
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(shared.at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 #endif
 }
+
+DEVICE void store_shared4(SharedAddress p, uint32_t v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(p.at), "r"(v) : "memory"); }
+DEVICE void copy_async4(SharedAddress shared, const void* global) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared.at), "l"(global) : "memory");
+#else
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.at), "r"(*static_cast<const uint32_t*>(global)) : "memory");
+#endif
+}
+// The old value of a counter that goes from 0 to `last` and begins again.
+DEVICE uint32_t count_around(uint32_t* counter, uint32_t last) { return atomicInc(counter, last); }
 
 // --- matrix instructions ----------------------------------------------------------------------------------------------
 // Four 8x8 tiles of 16-bit elements; lane i gives the address of row i % 8 of tile i / 8.
