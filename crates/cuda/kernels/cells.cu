@@ -5,8 +5,9 @@
 #include "params.cuh"
 
 // --- random cells -----------------------------------------------------------------------------------------------------
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+// The output function of SplitMix64 (Steele, Lea, Flood 2014).
 DEVICE uint64_t mix(uint64_t x) {
+    x += 0x9e3779b97f4a7c15ull;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
     return x ^ (x >> 31);
@@ -18,7 +19,8 @@ DEVICE float normal_like(uint64_t bits) {
     return float(sum - 2 * 0xffff) * (1.7320508f / 65536.0f);
 }
 
-// The cell of row x, head y. A value depends on the seed, the position, the head and its index alone.
+// The cell of row x, head y: the same numbers on every device, each a function of the seed (which is the layer's), the position
+// and its place in the cell: the keys of all heads, then their values.
 KERNEL __launch_bounds__(128) fill_cells(PARAM FillParams p) {
     start_next();
     wait_previous();
@@ -27,14 +29,12 @@ KERNEL __launch_bounds__(128) fill_cells(PARAM FillParams p) {
     CellShape shape{p.kv_heads, p.dk, p.dv, p.k_type, p.v_type};
     uint8_t* k = cell_row(p.blocks, p.step, shape, row, head, false);
     uint8_t* v = cell_row(p.blocks, p.step, shape, row, head, true);
-    uint64_t stream = mix(p.seed + mix(uint64_t(head) << 32 | p.step.rows[row].position));
-    for (uint32_t i = threadIdx.x; i < p.dk + p.dv; i += blockDim.x) {
-        float x = normal_like(mix(stream + i * 0x9e3779b97f4a7c15ull));
-        if (i < p.dk)
-            store_value(k, p.k_type, i, p.k_scale * x);
-        else
-            store_value(v, p.v_type, i - p.dk, p.v_scale * x);
-    }
+    uint64_t cell = mix(p.seed ^ p.step.rows[row].position);
+    uint32_t k_place = head * p.dk, v_place = p.kv_heads * p.dk + head * p.dv;
+    for (uint32_t i = threadIdx.x; i < p.dk; i += blockDim.x)
+        store_value(k, p.k_type, i, p.k_scale * normal_like(mix(cell + k_place + i)));
+    for (uint32_t i = threadIdx.x; i < p.dv; i += blockDim.x)
+        store_value(v, p.v_type, i, p.v_scale * normal_like(mix(cell + v_place + i)));
 }
 
 // --- bytes ------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tailrace_device::kv::Phase;
 use tailrace_device::plan::{MemoryRow, Plan, RowKind};
-use tailrace_device::{Candidate, DeviceError, Executor, HighWater, Submission, Traffic};
+use tailrace_device::{Candidate, DeviceError, Executor, HighWater, Probe, Submission, Traffic};
 use tailrace_types::{BLOCK_CELLS, HostBlockId};
 
 use crate::arenas::{Arenas, global_layers};
@@ -55,7 +55,7 @@ pub(crate) struct CudaExecutor {
     transfers: Transfers,
     arrived: Marks,
     consumed: Marks,
-    arenas: Arenas,
+    pub(crate) arenas: Arenas,
     ring: Ring,
     step: FlatStep,
     layout: StepLayout,
@@ -63,8 +63,8 @@ pub(crate) struct CudaExecutor {
     head: Head,
     traffic: Traffic,
     poison: bool,
-    plan: Plan,
-    driver: Arc<dyn Driver>,
+    pub(crate) plan: Plan,
+    pub(crate) driver: Arc<dyn Driver>,
 }
 
 /// What an executor is made of.
@@ -336,6 +336,10 @@ impl Executor for CudaExecutor {
     fn finish(&mut self) -> Result<(), DeviceError> {
         self.driver.enter()?;
         self.synchronize()
+    }
+
+    fn probe(&mut self) -> Option<&mut dyn Probe> {
+        Some(self)
     }
 
     fn driver_bytes(&self) -> u64 {

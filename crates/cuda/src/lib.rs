@@ -11,6 +11,7 @@ mod load;
 mod loader;
 mod marks;
 pub mod params;
+mod probe;
 mod program;
 mod rates;
 mod ring;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tailrace_device::DeviceError;
+use tailrace_device::{DeviceError, synthetic};
 use tailrace_device::kv::Phase;
 use tailrace_device::plan::spec::{Activation, Pairing, Reach};
 use tailrace_device::plan::{
@@ -232,7 +232,8 @@ impl Programs {
         launch: impl Fn(&Prepared) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         for (layer, params) in self.fill.iter().enumerate() {
-            let params = FillParams { seed: seed.wrapping_add(layer as u64), ..*params };
+            // The kernel goes on from here as `synthetic::cell` does.
+            let params = FillParams { seed: synthetic::mix(seed) ^ (layer as u64) << 32, ..*params };
             launch(&Prepared { kernel: self.fill_kernel, launch: elementwise::fill_cells(&params, rows) })?;
         }
         Ok(())

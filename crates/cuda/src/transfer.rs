@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use tailrace_device::kv::Transfer;
+use tailrace_device::kv::{KvConfig, Transfer};
 use tailrace_device::plan::{CachePlace, Plan};
 use tailrace_device::{DeviceError, Traffic};
 use tailrace_types::{ExtentId, FrameId, HostBlockId, KvType, SlotId};
@@ -49,11 +49,13 @@ pub(crate) struct Transfers {
 impl Transfers {
     pub(crate) fn new(driver: Arc<dyn Driver>, plan: &Plan) -> Result<Self, DeviceError> {
         let cache = &plan.cache;
+        // The cache names frames even where no layer keeps anything in them.
+        let KvConfig { core_frames, overlay_frames, .. } = KvConfig::of(plan);
         Ok(Transfers {
             to_compute: Marks::new(&*driver, Stream::Clean, Stream::Compute, BATCHES)?,
             to_link: Marks::new(&*driver, Stream::Clean, Stream::Link, BATCHES)?,
             batch: 0,
-            frame_batch: vec![0; (cache.core_frames() + cache.overlay_frames) as usize],
+            frame_batch: vec![0; (core_frames + overlay_frames) as usize],
             block_batch: vec![0; cache.extents_max as usize * cache.extent_blocks as usize],
             computed: driver.event(false)?,
             linked: driver.event(false)?,

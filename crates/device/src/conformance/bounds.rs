@@ -37,8 +37,8 @@ pub(super) fn rounding(content: Content) -> (f64, f64) {
     const SLACK: f64 = 1.001;
     match content {
         Content::F32 | Content::Scratch => (0.0, 0.0),
-        // 8 bits of precision: half a step is 2^-9 of the value.
-        Content::Bf16 => (SLACK / 512.0, 0.0),
+        // 8 bits of precision: half a step is 2^-8 of the value at most.
+        Content::Bf16 => (SLACK / 256.0, 0.0),
         // The largest of a block is 127 steps.
         Content::Q8 => (0.0, SLACK / 254.0),
     }
@@ -81,9 +81,9 @@ fn product(ty: WeightType, input: MatrixInput) -> Bound {
         (MatrixInput::F32 | MatrixInput::Q8, _) => Bound::new(3e-6, 3e-5),
         // Tensor cores sum products of bf16 with fewer bits than f32 between roundings.
         (MatrixInput::Bf16, WeightType::BF16) => Bound::new(3e-5, 3e-4),
-        // Weights are rounded to bf16, by 2^-9 at most and 0.4 of that in the mean: independent errors, which add up as their
+        // Weights are rounded to bf16, by 2^-8 at most and 0.42 of that in the mean: independent errors, which add up as their
         // terms do.
-        (MatrixInput::Bf16, _) => Bound::new(1.2e-3, 6e-3),
+        (MatrixInput::Bf16, _) => Bound::new(2.6e-3, 1.2e-2),
     }
 }
 

@@ -171,7 +171,7 @@ fn gates_and_caps(cases: &mut Vec<Case>) {
             cases.push(case(Bucket::Prefill, 40, CaseOp::Gate { cols, activation, reader }));
         }
     }
-    cases.push(case(Bucket::Decode, 2, CaseOp::SoftCap { cols: 1000, cap: 30.0 }));
+    cases.push(case(Bucket::Decode, 2, CaseOp::SoftCap { cols: 1056, cap: 30.0 }));
     cases.push(case(Bucket::Prefill, 20, CaseOp::SoftCap { cols: 64, cap: 50.0 }));
 }
 
@@ -190,7 +190,10 @@ fn products(cases: &mut Vec<Case>) {
     for (t, &ty) in WeightType::ALL.iter().enumerate() {
         for (i, &(bucket, rows)) in decode.iter().chain(&prefill).enumerate() {
             let n = widths[(t + i / 2) % 4].to_vec();
-            let op = CaseOp::MatMul { ty, k: depth(ty, t + i), n, bias: i % 2 == 0, accumulate: i % 3 == 0 };
+            // What a result is added to has the width of a stream.
+            let accumulate = i % 3 == 0;
+            let n = if accumulate { n.iter().map(|n| n.next_multiple_of(32)).collect() } else { n };
+            let op = CaseOp::MatMul { ty, k: depth(ty, t + i), n, bias: i % 2 == 0, accumulate };
             cases.push(case(bucket, rows, op));
         }
         let op = CaseOp::MatMul { ty, k: depth(ty, t), n: vec![96], bias: true, accumulate: false };
@@ -205,7 +208,7 @@ fn large_products(cases: &mut Vec<Case>) {
     let types = [WeightType::Q4_K, WeightType::Q6_K, WeightType::Q8_0, WeightType::Q4_0, WeightType::BF16];
     for (i, ty) in types.into_iter().enumerate() {
         for (bucket, rows, k, n) in
-            [(Bucket::Prefill, 140, 1536, 600), (Bucket::Decode, 1, 2048, 3000), (Bucket::Decode, 5, 8960, 160)]
+            [(Bucket::Prefill, 140, 1536, 608), (Bucket::Decode, 1, 2048, 3008), (Bucket::Decode, 5, 8960, 160)]
         {
             let op = CaseOp::MatMul { ty, k, n: vec![n], bias: false, accumulate: i % 2 == 1 };
             cases.push(Case { quick: false, ..case(bucket, rows, op) });
