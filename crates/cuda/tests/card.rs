@@ -1,0 +1,64 @@
+//! On a GPU, where there is one: the table of op cases, the row law, and what the kernels reach.
+
+use std::io::Write;
+use std::time::Duration;
+
+use tailrace_cpu::naive::NaiveLoader;
+use tailrace_cuda::CudaLoader;
+use tailrace_device::conformance::{Precision, Reference, bench, bench_cases, cases, check, row_law, row_law_cases};
+
+/// The card, or `None` and a line that says so.
+fn card(test: &str) -> Option<CudaLoader> {
+    match tailrace_cuda::available() {
+        Ok(()) => Some(CudaLoader::open(0).expect("the card opens")),
+        Err(reason) => {
+            // Past the capture of output: a test that did not run says so.
+            let _ = writeln!(std::io::stderr(), "skipped {test}: {reason}");
+            None
+        }
+    }
+}
+
+#[test]
+fn every_case() {
+    let Some(device) = card("every_case") else { return };
+    let mut failures = Vec::new();
+    let mut reference = Reference::new(&NaiveLoader);
+    for case in cases() {
+        match check(&case, &device, &mut reference, Precision::TensorCores) {
+            Ok(checked) => {
+                let wrong = checked.iter().filter(|checked| !checked.holds());
+                failures.extend(wrong.map(|checked| format!("{}: {checked}", case.name)));
+            }
+            Err(error) => failures.push(format!("{}: {error}", case.name)),
+        }
+    }
+    assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn rows_have_the_same_bits_whatever_is_computed_with_them() {
+    let Some(device) = card("rows_have_the_same_bits") else { return };
+    for group in row_law_cases() {
+        assert_eq!(row_law(&group, &device).expect("it runs"), None);
+    }
+}
+
+/// `cargo test --release -p tailrace-cuda --test card -- --ignored --nocapture`
+#[test]
+#[ignore = "a benchmark"]
+fn rates_of_the_cases() {
+    let Some(device) = card("rates_of_the_cases") else { return };
+    for case in bench_cases() {
+        match bench(&case, &device, Duration::from_millis(100)) {
+            Ok(m) => println!(
+                "{}: {:.1} us, {:.2} TB/s, {:.1} TFLOP/s",
+                case.case.name,
+                m.seconds * 1e6,
+                m.bytes_per_second / 1e12,
+                m.flops_per_second / 1e12
+            ),
+            Err(error) => println!("{}: {error}", case.case.name),
+        }
+    }
+}
