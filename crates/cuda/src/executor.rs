@@ -479,7 +479,6 @@ impl Flow<'_> {
                 self.driver.set(Stream::Compute, base + slot * cache.slot_bytes, 0xff, cache.slot_bytes)?;
             }
         }
-        self.consumed.record(self.driver, first + entries.end)?;
         self.ring.consume(first + entries.end);
         self.pump(0)
     }
@@ -491,7 +490,11 @@ impl Flow<'_> {
         while let Some(tile) = self.ring.next(needed) {
             let end = tile.first + u64::from(tile.blocks);
             // The slots' last readers.
-            self.consumed.wait(self.driver, end.saturating_sub(u64::from(cache.ring_slots)))?;
+            let readers = end.saturating_sub(u64::from(cache.ring_slots));
+            if readers > self.consumed.recorded() {
+                self.consumed.record(self.driver, self.ring.consumed())?;
+            }
+            self.consumed.wait(self.driver, readers)?;
             let (_, layer) = global_layers(self.plan).nth(tile.layer as usize).expect("a layer with a tail");
             for block in 0..tile.blocks {
                 self.transfers.link_waits_for(HostBlockId(tile.block.0 + block))?;

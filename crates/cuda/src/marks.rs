@@ -16,6 +16,8 @@ pub(crate) struct Marks {
     events: Vec<Event>,
     next: usize,
     marks: VecDeque<(u64, usize)>,
+    /// Number of the last mark.
+    recorded: u64,
     /// Number that the other stream is known to wait for.
     reached: u64,
 }
@@ -24,7 +26,12 @@ impl Marks {
     /// Marks left by `from` for `to`, of which `count` matter at once.
     pub(crate) fn new(driver: &dyn Driver, from: Stream, to: Stream, count: usize) -> Result<Self, DeviceError> {
         let events = (0..count.max(1)).map(|_| driver.event(false)).collect::<Result<_, _>>()?;
-        Ok(Marks { from, to, events, next: 0, marks: VecDeque::with_capacity(count.max(1)), reached: 0 })
+        Ok(Marks { from, to, events, next: 0, marks: VecDeque::with_capacity(count.max(1)), recorded: 0, reached: 0 })
+    }
+
+    /// Number of the last mark.
+    pub(crate) fn recorded(&self) -> u64 {
+        self.recorded
     }
 
     /// Marks that the work up to number `end` has been given to the stream.
@@ -33,6 +40,7 @@ impl Marks {
             self.marks.pop_front();
         }
         driver.record(self.from, self.events[self.next])?;
+        self.recorded = end;
         self.marks.push_back((end, self.next));
         self.next = (self.next + 1) % self.events.len();
         Ok(())
@@ -47,8 +55,9 @@ impl Marks {
             (self.reached, last) = (mark, Some(event));
         }
         match last {
-            Some(event) => driver.wait(self.to, self.events[event]),
-            None => Ok(()),
+            // What is done need not be waited for, which would keep kernels from overlapping.
+            Some(event) if !driver.is_done(self.events[event]) => driver.wait(self.to, self.events[event]),
+            _ => Ok(()),
         }
     }
 

@@ -111,7 +111,10 @@ impl Ring {
         let steps = if self.ahead { 2 } else { 1 };
         let at = self.issued - self.base;
         let free = self.consumed + self.slots - self.issued;
-        if entries == 0 || at >= steps * self.layers * entries || free == 0 {
+        // Slots are taken up some at a time: each time the link waits for a mark of their readers, which costs the readers' stream
+        // a few microseconds.
+        let enough = if self.issued < needed { 1 } else { (self.slots / 8).max(1) };
+        if entries == 0 || at >= steps * self.layers * entries || free < enough {
             return None;
         }
         let (layer, entry) = (at / entries % self.layers, at % entries);
@@ -140,6 +143,11 @@ impl Ring {
             block.0 == first.0 + i as u32 && block.0 / self.extent_blocks == first.0 / self.extent_blocks
         };
         self.list[entry..entry + most].iter().enumerate().take_while(|&x| follows(x)).count() as u64
+    }
+
+    /// Number before which the readers of everything were given to the device.
+    pub(crate) fn consumed(&self) -> u64 {
+        self.consumed
     }
 
     /// Says that the readers of everything before number `end` were given to the device.

@@ -260,6 +260,11 @@ impl Driver for Emulated {
         self.push(stream, Work::Wait(event.0, record))
     }
 
+    fn is_done(&self, event: Event) -> bool {
+        let (asked, reached) = self.state().events[&event.0];
+        reached == asked
+    }
+
     fn wait_host(&self, event: Event) -> Result<(), DeviceError> {
         let mut state = self.state();
         let record = state.events[&event.0].0;

@@ -5,6 +5,7 @@
 #[cfg(feature = "emulator")]
 pub mod emulated;
 mod nvml;
+mod pages;
 pub(crate) mod real;
 
 use tailrace_device::DeviceError;
@@ -92,6 +93,8 @@ pub trait Driver: Send + Sync {
     fn record(&self, stream: Stream, event: Event) -> Result<(), DeviceError>;
     /// Lets `stream` wait for the last record of `event`.
     fn wait(&self, stream: Stream, event: Event) -> Result<(), DeviceError>;
+    /// Whether the last record of `event` was reached.
+    fn is_done(&self, event: Event) -> bool;
     /// Lets the caller wait for it.
     fn wait_host(&self, event: Event) -> Result<(), DeviceError>;
     /// Time between two records, in milliseconds.

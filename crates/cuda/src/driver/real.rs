@@ -9,6 +9,7 @@ use cudarc::driver::sys;
 use tailrace_device::DeviceError;
 
 use super::nvml::Nvml;
+use super::pages::Pages;
 use super::{Driver, Event, Graph, HostMemory, Kernel, Stream};
 use crate::kernels;
 use crate::launch::{Launch, PARAM_BYTES_MAX};
@@ -227,22 +228,27 @@ impl Driver for Cuda {
 
     fn alloc_host(&self, bytes: u64) -> Result<HostMemory, DeviceError> {
         self.make_current()?;
-        let mut address = ptr::null_mut();
-        // SAFETY: see above.
-        let result = unsafe { sys::cuMemHostAlloc(&mut address, bytes.max(1) as usize, sys::CU_MEMHOSTALLOC_PORTABLE) };
+        let pages = Pages::new(bytes)?;
+        // SAFETY: see above; the pages live until `free_host` has undone this.
+        let result = unsafe {
+            sys::cuMemHostRegister_v2(pages.address.cast(), pages.bytes as usize, sys::CU_MEMHOSTREGISTER_PORTABLE)
+        };
         // The driver reports a refusal by the system in several ways.
         if result != sys::CUresult::CUDA_SUCCESS {
             return Err(DeviceError::OutOfMemory { what: "page-locked host memory", bytes });
         }
-        Ok(HostMemory { address: address.cast(), bytes })
+        let address = pages.address;
+        std::mem::forget(pages);
+        Ok(HostMemory { address, bytes })
     }
 
     fn free_host(&self, memory: HostMemory) {
         // SAFETY: see above.
         unsafe {
             sys::cuCtxSetCurrent(self.context);
-            sys::cuMemFreeHost(memory.address.cast());
+            sys::cuMemHostUnregister(memory.address.cast());
         }
+        drop(Pages { address: memory.address, bytes: Pages::whole(memory.bytes) });
     }
 
     fn kernel(&self, name: &str, shared_bytes: u32) -> Result<Kernel, DeviceError> {
@@ -336,6 +342,11 @@ impl Driver for Cuda {
     fn wait(&self, stream: Stream, event: Event) -> Result<(), DeviceError> {
         // SAFETY: see above.
         check(unsafe { sys::cuStreamWaitEvent(self.stream(stream), event.0 as sys::CUevent, 0) }, "wait for an event")
+    }
+
+    fn is_done(&self, event: Event) -> bool {
+        // SAFETY: see above.
+        unsafe { sys::cuEventQuery(event.0 as sys::CUevent) == sys::CUresult::CUDA_SUCCESS }
     }
 
     fn wait_host(&self, event: Event) -> Result<(), DeviceError> {
