@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use tailrace_cpu::{CpuLoader, Isa};
+use tailrace_cuda::CudaLoader;
 use tailrace_device::{LoadOptions, Loader};
 use tailrace_engine::{Event, Generation, Handle, LogitsWanted, OpenModel, Request};
 use tailrace_plan::Limits;
@@ -21,6 +22,23 @@ pub fn open(path: &Path) -> Result<OpenModel> {
 /// A CPU of `threads` workers.
 pub fn cpu(threads: usize) -> CpuLoader {
     CpuLoader::new(threads, Isa::detect())
+}
+
+/// Where a check runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Device {
+    /// The processor.
+    Cpu,
+    /// The first NVIDIA GPU.
+    Cuda,
+}
+
+/// A device with `threads` workers, where it has such.
+pub fn device(device: Device, threads: usize) -> Result<Box<dyn Loader>> {
+    Ok(match device {
+        Device::Cpu => Box::new(cpu(threads)),
+        Device::Cuda => Box::new(CudaLoader::open(0)?),
+    })
 }
 
 /// Loads `model` under `limits`; dropped frames and consumed ring slots hold NaN if `poison`.

@@ -10,14 +10,19 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
+use tailrace_device::Loader;
 use tailrace_engine::OpenModel;
 use tailrace_plan::{ActivationType, Limits};
 use tailrace_types::{KvType, TokenId};
 
+use crate::drive::Device;
 use crate::{drive, model};
 
 /// Largest difference of a log-probability with f32 activations and an f32 cache.
 const F32_MAX: f64 = 2e-3;
+
+/// A GPU with default types is no farther from the reference than this many times what the CPU is.
+const CPU_FACTOR: f64 = 1.25;
 
 /// Cases of a model from which on its statistics are held to the narrower factors.
 const MANY_CASES: usize = 5;
@@ -39,6 +44,12 @@ pub struct Args {
     /// Worker threads.
     #[arg(long, default_value_t = 2)]
     threads: usize,
+    /// Device that computes. A GPU's default types are also compared with the CPU's.
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    device: Device,
+    /// Folder that holds the models, as NAME.gguf. Default: the cache, which is filled.
+    #[arg(long, value_name = "DIR")]
+    model_dir: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -91,7 +102,11 @@ impl Args {
         let wanted = |m: &&ModelRuns| self.models.is_empty() || self.models.contains(&m.model);
         let mut good = true;
         for runs in file.models.iter().filter(wanted) {
-            match model::fetch(&runs.model) {
+            let path = match &self.model_dir {
+                Some(dir) => Ok(dir.join(format!("{}.gguf", runs.model))),
+                None => model::fetch(&runs.model),
+            };
+            match path {
                 Ok(path) => good &= self.check(runs, &drive::open(&path)?)?,
                 Err(error) => println!("{}: skipped: {error:#}", runs.model),
             }
@@ -121,9 +136,7 @@ impl Args {
             let Some(reference) = &case.f32_weights else { continue };
             let steps = self.log_probabilities(case, reference, model, Activations::F32)?;
             let mut one = Statistics::default();
-            for (step, top) in steps.iter().zip(&reference.top5) {
-                top.iter().for_each(|&(token, _, expected)| one.add(step.of(token) - expected));
-            }
+            one.add_steps(&steps, reference);
             println!("{} f32 {}: {one}", runs.model, case.id);
             good &= one.max <= F32_MAX;
             all.merge(&one);
@@ -137,14 +150,18 @@ impl Args {
     /// Default types against f32 weights: no farther than the reference's own quantised run, up to a factor.
     fn check_default(&self, runs: &ModelRuns, model: &OpenModel) -> Result<bool> {
         let (mut ours, mut theirs, mut judged, mut good) = (Statistics::default(), Statistics::default(), 0, true);
+        let (mut device, mut cpu) = (Statistics::default(), Statistics::default());
         for case in &runs.cases {
             let Some(reference) = case.f32_weights.as_ref().or(case.q_native.as_ref()) else { continue };
             let steps = self.log_probabilities(case, reference, model, Activations::Auto)?;
+            if self.device != Device::Cpu {
+                device.add_steps(&steps, reference);
+                let on_cpu = drive::device(Device::Cpu, self.threads)?;
+                cpu.add_steps(&self.log_probabilities_on(&*on_cpu, case, reference, model, Activations::Auto)?, reference);
+            }
             good &= robust(case, reference, &steps, &runs.model);
             let mut one = Statistics::default();
-            for (step, top) in steps.iter().zip(&reference.top5) {
-                top.iter().for_each(|&(token, _, expected)| one.add(step.of(token) - expected));
-            }
+            one.add_steps(&steps, reference);
             let (Some(exact), Some(native)) = (&case.f32_weights, &case.q_native) else {
                 println!("{} default {}: {one} (not judged: no run with f32 weights)", runs.model, case.id);
                 continue;
@@ -152,6 +169,12 @@ impl Args {
             println!("{} default {}: {one}", runs.model, case.id);
             judged += 1;
             compare(exact, native, &steps, &mut ours, &mut theirs);
+        }
+        if self.device != Device::Cpu {
+            let (mean, rms) = (device.mean() / cpu.mean(), device.rms() / cpu.rms());
+            println!("{} default: the device: {device}; the CPU: {cpu}", runs.model);
+            println!("{} default: mean x{mean:.3}, RMS x{rms:.3} of the CPU's (bound {CPU_FACTOR})", runs.model);
+            good &= mean <= CPU_FACTOR && rms <= CPU_FACTOR;
         }
         if judged == 0 {
             return Ok(good);
@@ -171,12 +194,24 @@ impl Args {
         model: &OpenModel,
         activations: Activations,
     ) -> Result<Vec<Step>> {
+        let device = drive::device(self.device, self.threads)?;
+        self.log_probabilities_on(&*device, case, reference, model, activations)
+    }
+
+    fn log_probabilities_on(
+        &self,
+        device: &dyn Loader,
+        case: &Case,
+        reference: &Run,
+        model: &OpenModel,
+        activations: Activations,
+    ) -> Result<Vec<Step>> {
         let mut limits = Limits { window_cells: self.kv_window, ..Limits::new(case.n_ctx) };
         if activations == Activations::F32 {
             limits.activations = ActivationType::F32;
             (limits.k_type, limits.v_type) = (KvType::F32, KvType::F32);
         }
-        let handle = drive::start(model, &limits, &drive::cpu(self.threads), true)?;
+        let handle = drive::start(model, &limits, device, true)?;
         let ids = |tokens: &[u32]| tokens.iter().map(|&t| TokenId(t)).collect::<Vec<_>>();
         let (prompt, output) = (ids(&case.prompt_tokens), ids(&reference.output_tokens));
         let generation = drive::force(&handle, &prompt, &output[..output.len() - 1])?;
@@ -263,6 +298,13 @@ impl Statistics {
         self.sum += size;
         self.squares += size * size;
         self.max = self.max.max(size);
+    }
+
+    /// The differences of all steps.
+    fn add_steps(&mut self, steps: &[Step], reference: &Run) {
+        for (step, top) in steps.iter().zip(&reference.top5) {
+            top.iter().for_each(|&(token, _, expected)| self.add(step.of(token) - expected));
+        }
     }
 
     fn merge(&mut self, other: &Statistics) {
