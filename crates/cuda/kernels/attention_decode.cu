@@ -9,6 +9,16 @@
 //
 // attention_fold: chunks of 16 groups, rounds of 32 chunks, and the rounds in ascending order; chunks and rounds are
 // aligned to absolute group numbers, so the order depends on the position alone.
+//
+// H200, 40 heads on 8 of 128 f16 values, microseconds of the partials and of the pair, and TB/s of the partials:
+//     cells      4,096       8,192       16,384      32,768      131,072
+//                 8, 12      12, 15      21, 24      37, 41     134, 142
+//                  2.1         2.9         3.2         3.6         4.0
+// and 4.2 at 16 heads on 8 of 256. A kernel that only reads, in the same order, takes 9, 31 and 118 us for 8,192, 32,768 and
+// 131,072 cells. Of the rest at great depth 9 us are the records' way to memory (125 us where they stay in the L2 cache).
+// Tried without gain: rings of 16 to 24 KiB a warp; more thread blocks than are resident; 8 warps on a leaf; three blocks on
+// a multiprocessor (of 64 values it does gain); bulk copies and L2 prefetch in the reading; a fold that loads a chunk ahead.
+// A cache policy on cp.async (evict first) is an illegal instruction on the H200.
 
 #include "attention_common.cuh"
 
