@@ -1,6 +1,7 @@
 //! Compiles the kernels with nvcc, where there is one, and embeds the result. Never looks at the machine's own GPU and never
 //! downloads: without nvcc nothing is embedded, and the device says so.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, thread};
@@ -26,7 +27,9 @@ fn main() {
     let images = match &nvcc {
         Some(nvcc) => compile_all(nvcc, &files, &out, &archs(&folder)),
         None => {
-            println!("cargo:warning=no nvcc: built without GPU kernels (install the CUDA toolkit, or run cargo xtask cuda-toolchain)");
+            println!(
+                "cargo:warning=no nvcc: built without GPU kernels (install the CUDA toolkit, or run cargo xtask cuda-toolchain)"
+            );
             Vec::new()
         }
     };
@@ -48,7 +51,8 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 /// nvcc: named by the environment, on the path, in a toolkit's usual place, or installed by `cargo xtask cuda-toolchain`.
 fn nvcc(root: &Path) -> Option<PathBuf> {
     let named = env::var_os("TAILRACE_NVCC").map(PathBuf::from);
-    let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(env::var_os).map(|home| Path::new(&home).join("bin/nvcc"));
+    let homes =
+        ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(env::var_os).map(|home| Path::new(&home).join("bin/nvcc"));
     let path = env::var_os("PATH").unwrap_or_default();
     let on_path = env::split_paths(&path).map(|folder| folder.join("nvcc")).collect::<Vec<_>>();
     let installed = root.join("../../.cache/cuda/nvidia/cu13/bin/nvcc");
@@ -72,7 +76,8 @@ fn compile_all(nvcc: &Path, files: &[PathBuf], out: &Path, archs: &(Vec<u32>, Op
     let mut images = Vec::new();
     for group in files.chunks(jobs) {
         let compiled: Vec<_> = thread::scope(|scope| {
-            let threads: Vec<_> = group.iter().map(|file| scope.spawn(move || compile(nvcc, file, out, archs))).collect();
+            let threads: Vec<_> =
+                group.iter().map(|file| scope.spawn(move || compile(nvcc, file, out, archs))).collect();
             threads.into_iter().map(|thread| thread.join().expect("a compiler thread")).collect()
         });
         images.extend(compiled.into_iter().flatten());
@@ -87,7 +92,8 @@ fn compile(nvcc: &Path, file: &Path, out: &Path, (archs, ptx): &(Vec<u32>, Optio
     let mut targets = Vec::new();
     match special {
         Some(names) => {
-            let wanted = |name: &&str| archs.iter().any(|a| name.trim_end_matches(char::is_alphabetic) == a.to_string());
+            let wanted =
+                |name: &&str| archs.iter().any(|a| name.trim_end_matches(char::is_alphabetic) == a.to_string());
             for name in names.split_whitespace().filter(wanted) {
                 targets.push(format!("arch=compute_{name},code=sm_{name}"));
             }
@@ -110,17 +116,28 @@ fn compile(nvcc: &Path, file: &Path, out: &Path, (archs, ptx): &(Vec<u32>, Optio
     Some((image, special.is_some()))
 }
 
-/// Runs a compiler, unless `output` came from the same command and the same text before: most changes are to one file.
+/// Runs a compiler that writes to `output`, unless the same command over the same text ran before, for this profile or another:
+/// most changes are to one file.
 fn run_if_changed(command: &mut Command, file: &Path, output: &Path) {
-    let mut text = format!("{command:?}");
+    let mut text = format!("{:?}", command.get_args().filter(|arg| *arg != output.as_os_str()).collect::<Vec<_>>());
     read_with_includes(file, &mut Vec::new(), &mut text);
-    let key = output.with_extension("key");
-    if output.is_file() && fs::read_to_string(&key).is_ok_and(|known| known == text) {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    // OUT_DIR is target/PROFILE/build/PACKAGE/out.
+    let store = output.ancestors().nth(5).expect("a folder of the target directory").join("kernels");
+    let known = store.join(format!("{:016x}", hasher.finish()));
+    if fs::copy(&known, output).is_ok() {
         return;
     }
     let result = command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
     assert!(result.status.success(), "{}: {}", file.display(), String::from_utf8_lossy(&result.stderr));
-    fs::write(&key, text).expect("the output folder can be written");
+    // Whole or not at all, also where two builds run at once. Without the store everything is only slower.
+    let part = store.join(format!("{:016x}.{}", hasher.finish(), std::process::id()));
+    let kept =
+        fs::create_dir_all(&store).and_then(|()| fs::copy(output, &part)).and_then(|_| fs::rename(&part, &known));
+    if let Err(error) = kept {
+        println!("cargo:warning=compiled kernels are not kept: {error}");
+    }
 }
 
 /// Appends the text of a file and of the files that it includes from its own folder, each once.
@@ -147,7 +164,10 @@ fn write_images(out: &Path, images: &[(PathBuf, bool)], compiled: bool) {
     }
     let mut entries = String::new();
     for (i, (path, _)) in images.iter().enumerate() {
-        text += &format!("static IMAGE_{i}: &Aligned<[u8]> = &Aligned(*include_bytes!({:?}));\n", path.display().to_string());
+        text += &format!(
+            "static IMAGE_{i}: &Aligned<[u8]> = &Aligned(*include_bytes!({:?}));\n",
+            path.display().to_string()
+        );
         entries += &format!("(\"{}\", &IMAGE_{i}.0), ", name(path));
     }
     text += &format!("\n/// Files and their fatbins.\npub(crate) static IMAGES: &[(&str, &[u8])] = &[{entries}];\n");
@@ -159,7 +179,17 @@ fn write_images(out: &Path, images: &[(PathBuf, bool)], compiled: bool) {
 /// Compiles the kernels for the CPU, as one shared object that is looked into by name.
 fn emulated(root: &Path, files: &[PathBuf], out: &Path) {
     let library = out.join("libtailrace_kernels_emulated.so");
-    let flags = ["-std=c++17", "-O2", "-mavx2", "-mf16c", "-mfma", "-DTAILRACE_EMULATED", "-fno-weak", "-Wno-unknown-pragmas", "-fPIC"];
+    let flags = [
+        "-std=c++17",
+        "-O2",
+        "-mavx2",
+        "-mf16c",
+        "-mfma",
+        "-DTAILRACE_EMULATED",
+        "-fno-weak",
+        "-Wno-unknown-pragmas",
+        "-fPIC",
+    ];
     let mut objects = Vec::new();
     let special = |file: &&PathBuf| fs::read_to_string(file).is_ok_and(|text| text.starts_with("// archs:"));
     let emulator = root.join("emulator/emulator.cpp");

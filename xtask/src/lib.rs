@@ -7,6 +7,7 @@ pub mod exact;
 pub mod model;
 pub mod reference;
 pub mod tidy;
+pub mod toolchain;
 
 use std::path::Path;
 

@@ -14,6 +14,7 @@ enum Command {
     Demo(xtask::demo::Args),
     Exact(xtask::exact::Args),
     Reference(xtask::reference::Args),
+    CudaToolchain(xtask::toolchain::Args),
 }
 
 fn main() -> ExitCode {
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => args.run(),
         Command::Exact(args) => args.run(),
         Command::Reference(args) => args.run(),
+        Command::CudaToolchain(args) => args.run(),
     };
     match done {
         Ok(code) => code,

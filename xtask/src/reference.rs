@@ -157,7 +157,10 @@ impl Args {
             if self.device != Device::Cpu {
                 device.add_steps(&steps, reference);
                 let on_cpu = drive::device(Device::Cpu, self.threads)?;
-                cpu.add_steps(&self.log_probabilities_on(&*on_cpu, case, reference, model, Activations::Auto)?, reference);
+                cpu.add_steps(
+                    &self.log_probabilities_on(&*on_cpu, case, reference, model, Activations::Auto)?,
+                    reference,
+                );
             }
             good &= robust(case, reference, &steps, &runs.model);
             let mut one = Statistics::default();

@@ -39,7 +39,8 @@ impl Arenas {
     pub(crate) fn new(driver: Arc<dyn Driver>, plan: &Plan) -> Result<Self, DeviceError> {
         let mut rows = Vec::new();
         let mut end = 0u64;
-        let device = |row: &&tailrace_device::plan::MemoryRow| row.kind.room() == Room::Device && row.kind != RowKind::Driver;
+        let device =
+            |row: &&tailrace_device::plan::MemoryRow| row.kind.room() == Room::Device && row.kind != RowKind::Driver;
         for row in plan.memory.rows.iter().filter(device) {
             // Landing frames follow the window's without a gap: together they are the core frames.
             let bytes = if row.kind == RowKind::Window { row.count * row.unit_bytes } else { row.bytes() };
@@ -204,7 +205,9 @@ impl Arenas {
             RowKind::Window => u64::from(frames.min(cache.window_frames)) * cache.frame_bytes,
             RowKind::Landing => u64::from(frames.saturating_sub(cache.window_frames)) * cache.frame_bytes,
             RowKind::Tail => u64::from(self.host_blocks_most) * cache.frame_bytes,
-            RowKind::Driver => self.driver.used_bytes().saturating_sub(plan.memory.device_bytes() - plan.memory.bytes(kind)),
+            RowKind::Driver => {
+                self.driver.used_bytes().saturating_sub(plan.memory.device_bytes() - plan.memory.bytes(kind))
+            }
             RowKind::Embedding => plan.memory.bytes(kind),
             _ => self.used.iter().find(|u| u.0 == kind).map_or(0, |u| u.1),
         }

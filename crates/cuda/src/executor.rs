@@ -314,10 +314,8 @@ impl Executor for CudaExecutor {
         self.candidates.clear();
         let all = self.results.candidates(self.logit_bytes(), rows.len() * TOP_MAX as usize);
         for row in all.chunks_exact(TOP_MAX as usize) {
-            let candidate = |c: &crate::params::Candidate| Candidate {
-                token: tailrace_types::TokenId(c.token),
-                logit: c.logit,
-            };
+            let candidate =
+                |c: &crate::params::Candidate| Candidate { token: tailrace_types::TokenId(c.token), logit: c.logit };
             self.candidates.extend(row[..k as usize].iter().map(candidate));
         }
         Ok(&self.candidates)
@@ -328,7 +326,8 @@ impl Executor for CudaExecutor {
         if !self.step.rows.is_empty() {
             let rows = self.step.rows.len() as u32;
             let driver = Arc::clone(&self.driver);
-            self.programs.fill(rows, seed, |prepared| driver.launch(Stream::Compute, prepared.kernel, &prepared.launch))?;
+            self.programs
+                .fill(rows, seed, |prepared| driver.launch(Stream::Compute, prepared.kernel, &prepared.launch))?;
         }
         self.end(submission)
     }

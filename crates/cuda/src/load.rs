@@ -267,7 +267,6 @@ pub(crate) fn frequencies(
     driver.synchronize(Stream::Compute)
 }
 
-
 /// Bytes of an embedding row that the host gathers; 0 where the embedding is on the device.
 pub(crate) fn gathered_row_bytes(plan: &Plan) -> u64 {
     let on_host = plan.weights.iter().find(|w| w.form == WeightForm::HostRows);

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tailrace_device::{DeviceError, synthetic};
 use tailrace_device::kv::Phase;
 use tailrace_device::plan::spec::{Activation, Pairing, Reach};
 use tailrace_device::plan::{
     self, ActivationType, Bucket, BufferId, CachePlace, Gain, Inputs, LayerId, MatrixInput, Op, Plan, Product, RowKind,
     WeightForm, WeightId,
 };
+use tailrace_device::{DeviceError, synthetic};
 use tailrace_types::{KvType, WeightType};
 
 use crate::arenas::{Arenas, global_layers};
@@ -17,8 +17,8 @@ use crate::driver::{Driver, Graph, Kernel, Stream};
 use crate::launch::{Launch, attention, elementwise, gemm, head, matmul_f32, matvec, weights};
 use crate::layout;
 use crate::params::{
-    AddNormParams, AttentionParams, EmbedParams, FillParams, GateParams, GatherParams, MatVecParams, Matrix, NormParams,
-    Outputs, RopeStoreParams, RopeTableParams, SoftCapParams, Step, StepRow, TopParams,
+    AddNormParams, AttentionParams, EmbedParams, FillParams, GateParams, GatherParams, MatVecParams, Matrix,
+    NormParams, Outputs, RopeStoreParams, RopeTableParams, SoftCapParams, Step, StepRow, TopParams,
 };
 use crate::sizes::{Card, group_leaves, matrix_input};
 use crate::step::StepLayout;
@@ -100,7 +100,6 @@ impl Site {
         }
     }
 }
-
 
 /// A program for up to `rows` rows.
 pub(crate) struct Compiled {
@@ -305,14 +304,7 @@ struct Lowering<'a> {
 }
 
 impl<'a> Lowering<'a> {
-    fn new(
-        plan: &'a Plan,
-        arenas: &'a Arenas,
-        layout: &'a StepLayout,
-        card: Card,
-        bucket: Bucket,
-        rows: u32,
-    ) -> Self {
+    fn new(plan: &'a Plan, arenas: &'a Arenas, layout: &'a StepLayout, card: Card, bucket: Bucket, rows: u32) -> Self {
         let base = arenas.row(RowKind::Step);
         let (program, step) = match bucket {
             Bucket::Prefill => (&plan.prefill, layout.addresses(base)),
@@ -421,14 +413,26 @@ impl<'a> Lowering<'a> {
             &Op::Embed { table, scale, dst } => out.push(self.embed(table, scale, dst)),
             &Op::Norm { src, gain, dst } => {
                 let (cols, dst) = (self.cols(src), self.outputs(dst));
-                let params =
-                    NormParams { step, src: self.buffer(src), gain: self.weight(gain.weight), dst, cols, eps: gain.eps };
+                let params = NormParams {
+                    step,
+                    src: self.buffer(src),
+                    gain: self.weight(gain.weight),
+                    dst,
+                    cols,
+                    eps: gain.eps,
+                };
                 out.push(elementwise::rms_norm(&params, rows));
             }
             &Op::AddNorm { src, gain, dst } => {
                 let (cols, dst) = (self.cols(src), self.buffer(dst));
-                let params =
-                    AddNormParams { step, src: self.buffer(src), gain: self.weight(gain.weight), dst, cols, eps: gain.eps };
+                let params = AddNormParams {
+                    step,
+                    src: self.buffer(src),
+                    gain: self.weight(gain.weight),
+                    dst,
+                    cols,
+                    eps: gain.eps,
+                };
                 out.push(elementwise::add_norm(&params, rows));
             }
             Op::MatMul { src, products, dst, accumulate, scratch } => {
@@ -543,7 +547,10 @@ impl<'a> Lowering<'a> {
         }
         let launch = matvec::matvec(ty, &params, self.rows, multiprocessors, shared_max);
         let launch = launch.ok_or_else(|| {
-            DeviceError::Device(format!("rows of {} values are too long for this GPU's products; use the CPU", params.k))
+            DeviceError::Device(format!(
+                "rows of {} values are too long for this GPU's products; use the CPU",
+                params.k
+            ))
         })?;
         Ok(vec![launch])
     }
@@ -571,7 +578,13 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn rope_store(&self, layer: LayerId, qkv: BufferId, norms: (Option<Gain>, Option<Gain>), table: BufferId) -> Launch {
+    fn rope_store(
+        &self,
+        layer: LayerId,
+        qkv: BufferId,
+        norms: (Option<Gain>, Option<Gain>),
+        table: BufferId,
+    ) -> Launch {
         let spec = &self.plan.layers[layer.0 as usize];
         let rope = &self.plan.ropes[spec.rope.0 as usize];
         let gain = |norm: Option<Gain>| norm.map_or((0, 0.0), |g| (self.weight(g.weight), g.eps));
@@ -635,8 +648,14 @@ impl<'a> Lowering<'a> {
         };
         params.groups = self.plan.cache.sequence_blocks.div_ceil(params.group_leaves);
         let tensor_cores = self.card.tensor_cores(shape);
-        let mut site =
-            Site { tail_layer, params, kind: SiteKind::Whole { kernel: Kernel(0) }, tensor_cores, rows: self.rows, card: self.card };
+        let mut site = Site {
+            tail_layer,
+            params,
+            kind: SiteKind::Whole { kernel: Kernel(0) },
+            tensor_cores,
+            rows: self.rows,
+            card: self.card,
+        };
         site.kind = if self.bucket == Bucket::Decode && tensor_cores {
             site.params.partials = self.arenas.row(RowKind::Partials);
             let [partials, fold] = site.decode(&site.params);

@@ -127,7 +127,9 @@ impl Bench<'_> {
             let start = Instant::now();
             std::thread::scope(|scope| {
                 for part in words.chunks(words.len().div_ceil(cores)) {
-                    scope.spawn(move || std::hint::black_box(part.iter().map(|x| x.to_bits()).fold(0u32, u32::wrapping_add)));
+                    scope.spawn(move || {
+                        std::hint::black_box(part.iter().map(|x| x.to_bits()).fold(0u32, u32::wrapping_add))
+                    });
                 }
             });
             HOST_BYTES as f64 / start.elapsed().as_secs_f64()

@@ -52,7 +52,18 @@ impl StepLayout {
         let frequencies = place(FREQUENCY_BYTES);
         let candidates = place(u64::from(limits.logit_rows * TOP_MAX) * size_of::<Candidate>() as u64);
         let top_scratch = place(top_scratch_bytes(limits.logit_rows));
-        StepLayout { views, table, wanted, wanted_max: limits.logit_rows, rows: rows_at, gathered, frequencies, candidates, top_scratch, bytes: end }
+        StepLayout {
+            views,
+            table,
+            wanted,
+            wanted_max: limits.logit_rows,
+            rows: rows_at,
+            gathered,
+            frequencies,
+            candidates,
+            top_scratch,
+            bytes: end,
+        }
     }
 
     /// The same for the head's kernels.
@@ -152,7 +163,11 @@ impl FlatStep {
         let first_row = self.views.last().map_or(0, |v| v.first_row + v.rows);
         let rows = self.rows.get(first_row as usize..(first_row + sequence.cells) as usize);
         let rows = rows.ok_or(DeviceError::Misuse("a view without rows"))?;
-        if !rows.iter().zip(sequence.first_cell..).all(|(r, position)| r.position == position && r.view as usize == index) {
+        if !rows
+            .iter()
+            .zip(sequence.first_cell..)
+            .all(|(r, position)| r.position == position && r.view as usize == index)
+        {
             return Err(DeviceError::Misuse("rows out of order"));
         }
         let table_first = self.table.len() as u32;

@@ -244,4 +244,3 @@ impl Transfers {
         self.driver.free_event(self.linked);
     }
 }
-

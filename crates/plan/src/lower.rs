@@ -132,7 +132,8 @@ impl Tables<'_> {
         if !self.device.embedding_on_host() || slice == spec.head.weight {
             return self.matrix(slice);
         }
-        let row_bytes = slice.ty.block().bytes_of(slice.cols).expect("the model's tensors were checked to be whole blocks");
+        let row_bytes =
+            slice.ty.block().bytes_of(slice.cols).expect("the model's tensors were checked to be whole blocks");
         self.gathered_row_bytes = row_bytes;
         self.host_weight_bytes = slice.rows * row_bytes;
         self.weight(slice, WeightForm::HostRows)
@@ -241,8 +242,7 @@ impl<'a, 'd> Builder<'a, 'd> {
             self.device.matmul_scratch_bytes(self.input(l), weight.ty, weight.rows, weight.cols)
         };
         let bytes = linears.iter().map(bytes).max().unwrap_or(0);
-        let scratch =
-            (bytes > 0).then(|| self.buffer(&format!("{name}.weights"), Content::Scratch, 1, bytes, bytes));
+        let scratch = (bytes > 0).then(|| self.buffer(&format!("{name}.weights"), Content::Scratch, 1, bytes, bytes));
         self.push(Op::MatMul { src, products, dst, accumulate, scratch });
     }
 
@@ -294,8 +294,8 @@ impl<'a, 'd> Builder<'a, 'd> {
         let buffers = self.device.attention_buffers(self.bucket, shape);
         let dst = self.inputs(name, shape.heads as u64 * shape.dv as u64, &[&attention.o], true);
         let carry = self.f32(&format!("{name}.carry"), buffers.carry_elements);
-        let partials = (buffers.partial_elements > 0)
-            .then(|| self.f32(&format!("{name}.partials"), buffers.partial_elements));
+        let partials =
+            (buffers.partial_elements > 0).then(|| self.f32(&format!("{name}.partials"), buffers.partial_elements));
         let bytes = buffers.scratch_bytes;
         let scratch = self.buffer(&format!("{name}.scratch"), Content::Scratch, 1, bytes, bytes);
         self.push(Op::Attention { layer: id, qkv, dst, carry, partials, scratch });

@@ -50,4 +50,3 @@ impl Nvml {
         (unsafe { (self.memory_info)(self.device, &mut memory) } == 0).then_some(memory.used)
     }
 }
-

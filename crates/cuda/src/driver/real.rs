@@ -302,12 +302,18 @@ impl Driver for Cuda {
 
     fn copy_in(&self, stream: Stream, to: u64, from: *const u8, bytes: u64) -> Result<(), DeviceError> {
         // SAFETY: see above.
-        check(unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes as usize, self.stream(stream)) }, "copy to the card")
+        check(
+            unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes as usize, self.stream(stream)) },
+            "copy to the card",
+        )
     }
 
     fn copy_out(&self, stream: Stream, to: *mut u8, from: u64, bytes: u64) -> Result<(), DeviceError> {
         // SAFETY: see above.
-        check(unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes as usize, self.stream(stream)) }, "copy to the host")
+        check(
+            unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes as usize, self.stream(stream)) },
+            "copy to the host",
+        )
     }
 
     fn copy(&self, stream: Stream, to: u64, from: u64, bytes: u64) -> Result<(), DeviceError> {

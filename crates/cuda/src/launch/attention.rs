@@ -33,7 +33,13 @@ pub const fn record_floats(dv: u32) -> u32 {
 }
 
 /// Whether the tensor-core kernels serve this shape; else `plain` does.
-pub fn supported(heads: u32, kv_heads: u32, (dk, dv): (u32, u32), (k_type, v_type): (u32, u32), capability: u32) -> bool {
+pub fn supported(
+    heads: u32,
+    kv_heads: u32,
+    (dk, dv): (u32, u32),
+    (k_type, v_type): (u32, u32),
+    capability: u32,
+) -> bool {
     let dims = dk == dv && matches!(dk, 64 | 96 | 128 | 256);
     let types = k_type == v_type && (k_type == KV_F16 || k_type == KV_BF16 && capability >= 80);
     // Of 256 values a tile does not fit the shared memory of older cards.
@@ -57,10 +63,18 @@ pub fn decode(params: &AttentionParams, max_groups: u32, rows: u32, sms: u32, ca
     let heads = DecodeHeads::of(params, capability);
     let columns = params.kv_heads * heads.splits;
     // Thread blocks that a multiprocessor holds.
-    let resident = sms * if params.dk <= 64 { 4 } else if params.dk <= 96 { 3 } else { 2 };
+    let resident = sms
+        * if params.dk <= 64 {
+            4
+        } else if params.dk <= 96 {
+            3
+        } else {
+            2
+        };
     let stride = (resident / (columns * rows)).clamp(1, max_groups.max(1));
     let shared = decode_shared(params.dk.max(params.dv), params.dv, heads.share, capability);
-    let partials = Launch::new(decode_kernel(params), [columns, stride, rows], DECODE_WARPS * 32, params).shared(shared);
+    let partials =
+        Launch::new(decode_kernel(params), [columns, stride, rows], DECODE_WARPS * 32, params).shared(shared);
     [partials, fold(params, max_groups, rows)]
 }
 

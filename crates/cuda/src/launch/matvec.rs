@@ -85,7 +85,9 @@ impl Geometry {
 
     /// Bytes of a slot for items of `tiles` tiles: `room_before` of `kernels/weight_ring.cuh`.
     fn slot_bytes(&self, tiles: u32) -> u32 {
-        let room = |&(bytes, narrow): &(u32, bool)| (bytes * tiles).next_multiple_of(COPY_BYTES) + if narrow { COPY_BYTES } else { 0 };
+        let room = |&(bytes, narrow): &(u32, bool)| {
+            (bytes * tiles).next_multiple_of(COPY_BYTES) + if narrow { COPY_BYTES } else { 0 }
+        };
         self.tile_bytes.iter().map(room).sum()
     }
 }
@@ -94,7 +96,13 @@ impl Geometry {
 /// `shared_max` bytes of shared memory. `params.item_blocks` is chosen here.
 ///
 /// None where not even one row of `x` fits beside the smallest rings.
-pub fn matvec(ty: WeightType, params: &MatVecParams, rows: u32, multiprocessors: u32, shared_max: u32) -> Option<Launch> {
+pub fn matvec(
+    ty: WeightType,
+    params: &MatVecParams,
+    rows: u32,
+    multiprocessors: u32,
+    shared_max: u32,
+) -> Option<Launch> {
     let geometry = Geometry::of(ty);
     let rings = |warps: u32, tiles: u32| warps * RING_ITEMS * geometry.slot_bytes(tiles);
     let row_bytes = u32::try_from(params.x_row_bytes).ok()?;
@@ -102,7 +110,9 @@ pub fn matvec(ty: WeightType, params: &MatVecParams, rows: u32, multiprocessors:
 
     // As many rows at once as leave room for rings, and as many warps.
     let bucket = rows.clamp(1, ROWS_MAX).next_power_of_two();
-    let choices = [WARPS, WARPS / 2, WARPS / 4].into_iter().flat_map(|warps| (0..=bucket.ilog2()).rev().map(move |log| (warps, log)));
+    let choices = [WARPS, WARPS / 2, WARPS / 4]
+        .into_iter()
+        .flat_map(|warps| (0..=bucket.ilog2()).rev().map(move |log| (warps, log)));
     let (warps, log) = choices
         .filter(|&(warps, log)| beside(1 << log).is_some_and(|room| rings(warps, 1) <= room))
         .max_by_key(|&(warps, log)| (log, warps))?;
