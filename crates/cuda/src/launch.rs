@@ -5,7 +5,7 @@ pub mod elementwise;
 pub mod gemm;
 pub mod head;
 pub mod matmul_f32;
-pub mod matvec;
+pub mod matvec_rows;
 pub mod rates;
 pub mod weights;
 

@@ -14,7 +14,7 @@ use tailrace_types::{KvType, WeightType};
 
 use crate::arenas::{Arenas, global_layers};
 use crate::driver::{Driver, Graph, Kernel, Stream};
-use crate::launch::{Launch, attention, elementwise, gemm, head, matmul_f32, matvec, weights};
+use crate::launch::{Launch, attention, elementwise, gemm, head, matmul_f32, matvec_rows, weights};
 use crate::layout;
 use crate::params::{
     AddNormParams, AttentionParams, EmbedParams, FillParams, GateParams, GatherParams, MatVecParams, Matrix,
@@ -498,7 +498,7 @@ impl<'a> Lowering<'a> {
             }
             // Up to three matrices of one type share a launch.
             let same = rest.iter().take(3).take_while(|p| self.ty(p.weight) == self.ty(first.weight)).count();
-            out.extend(self.matvec(src, &rest[..same], dst, accumulate, input(first))?);
+            out.push(self.matvec(src, &rest[..same], dst, accumulate, input(first)));
             rest = &rest[same..];
         }
         Ok(())
@@ -515,7 +515,7 @@ impl<'a> Lowering<'a> {
         dst: BufferId,
         accumulate: bool,
         input: MatrixInput,
-    ) -> Result<Vec<Launch>, DeviceError> {
+    ) -> Launch {
         let x = if input == MatrixInput::Q8 { src.q8 } else { src.f32 };
         let x = x.expect("lowering gives every product inputs that it reads");
         let mut matrix = [Matrix::default(); 3];
@@ -540,19 +540,10 @@ impl<'a> Lowering<'a> {
             matrix,
             ..MatVecParams::default()
         };
-        let Card { multiprocessors, shared_max, .. } = self.card;
-        let plain = self.plan.limits.activations == ActivationType::F32;
-        if plain {
-            return Ok(vec![matmul_f32::matmul_f32(ty, &params, self.rows)]);
+        match self.plan.limits.activations {
+            ActivationType::F32 => matmul_f32::matmul_f32(ty, &params, self.rows),
+            ActivationType::Auto => matvec_rows::matvec(ty, &params, self.rows),
         }
-        let launch = matvec::matvec(ty, &params, self.rows, multiprocessors, shared_max);
-        let launch = launch.ok_or_else(|| {
-            DeviceError::Device(format!(
-                "rows of {} values are too long for this GPU's products; use the CPU",
-                params.k
-            ))
-        })?;
-        Ok(vec![launch])
     }
 
     fn product(

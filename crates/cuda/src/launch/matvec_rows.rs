@@ -46,13 +46,10 @@ fn kernels(ty: WeightType) -> [&'static str; 4] {
     }
 }
 
-/// `y (+)= W x + bias` for at most `rows` rows. The last two arguments are those of products with rings, which depend on the
-/// card; these do not.
-pub fn matvec(ty: WeightType, params: &MatVecParams, rows: u32, _multiprocessors: u32, _shared_max: u32) -> Option<Launch> {
+/// `y (+)= W x + bias` for at most `rows` rows.
+pub fn matvec(ty: WeightType, params: &MatVecParams, rows: u32) -> Launch {
     let log = rows.clamp(1, ROWS_MAX).next_power_of_two().ilog2();
-    let outputs = OUTPUT_ROWS[log as usize];
-    // A warp's output rows are of one matrix.
-    let warps: u32 = params.matrix.iter().take(params.matrices as usize).map(|matrix| matrix.rows.div_ceil(outputs)).sum();
-    let grid = [warps.div_ceil(WARPS), rows.div_ceil(1 << log), 1];
-    Some(Launch::new(kernels(ty)[log as usize], grid, WARPS * WARP, params))
+    let outputs: u32 = params.matrix[..params.matrices as usize].iter().map(|matrix| matrix.rows).sum();
+    let grid = [outputs.div_ceil(OUTPUT_ROWS[log as usize] * WARPS), rows.div_ceil(1 << log), 1];
+    Launch::new(kernels(ty)[log as usize], grid, WARPS * WARP, params)
 }
