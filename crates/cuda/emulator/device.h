@@ -286,29 +286,6 @@ DEVICE void copy_async16(void* shared, const void* global, bool valid = true) {
 DEVICE void copy_async_commit() { tailrace_emulator::copy_commit(); }
 template <int N> DEVICE void copy_async_wait() { tailrace_emulator::copy_wait(N); }
 
-struct SharedAddress {
-    const uint8_t* at;
-    DEVICE SharedAddress operator+(int bytes) const { return {at + bytes}; }
-};
-DEVICE SharedAddress shared_place(const void* p) { return {static_cast<const uint8_t*>(p)}; }
-DEVICE uint4 load_shared16(SharedAddress p) { return load_aligned<uint4>(p.at); }
-DEVICE uint2 load_shared8(SharedAddress p) { return load_aligned<uint2>(p.at); }
-DEVICE uint32_t load_shared4(SharedAddress p) { return load_aligned<uint32_t>(p.at); }
-DEVICE uint32_t load_shared2(SharedAddress p) { return load_aligned<uint16_t>(p.at); }
-DEVICE uint32_t load_shared1(SharedAddress p) { return *p.at; }
-DEVICE void copy_async16(SharedAddress shared, const void* global) { copy_async16(const_cast<uint8_t*>(shared.at), global); }
-
-DEVICE void store_shared4(SharedAddress p, uint32_t v) { memcpy(const_cast<uint8_t*>(p.at), &v, 4); }
-DEVICE void copy_async4(SharedAddress shared, const void* global) {
-    tailrace_emulator::check_aligned(global, 4);
-    memcpy(const_cast<uint8_t*>(shared.at), global, 4);
-}
-DEVICE uint32_t count_around(uint32_t* counter, uint32_t last) {
-    uint32_t old = *counter;
-    *counter = old >= last ? 0 : old + 1;
-    return old;
-}
-
 // --- matrix instructions ----------------------------------------------------------------------------------------------
 namespace tailrace_emulator {
 void load_matrix(uint32_t* r, const void* row, bool transposed);

@@ -128,58 +128,6 @@ template <int N> DEVICE void copy_async_wait() {
 #endif
 }
 
-// --- shared memory by its own addresses -------------------------------------------------------------------------------
-// A place in shared memory in one register, which the compiler does not compute again at each use.
-struct SharedAddress {
-    uint32_t at;
-    DEVICE SharedAddress operator+(int bytes) const { return {at + bytes}; }
-};
-DEVICE SharedAddress shared_place(const void* p) { return {shared_address(p)}; }
-DEVICE uint4 load_shared16(SharedAddress p) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(p.at));
-    return v;
-}
-DEVICE uint2 load_shared8(SharedAddress p) {
-    uint2 v;
-    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(p.at));
-    return v;
-}
-DEVICE uint32_t load_shared4(SharedAddress p) {
-    uint32_t v;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(p.at));
-    return v;
-}
-DEVICE uint32_t load_shared2(SharedAddress p) {
-    uint16_t v;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(p.at));
-    return v;
-}
-DEVICE uint32_t load_shared1(SharedAddress p) {
-    uint32_t v;
-    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(p.at));
-    return v;
-}
-DEVICE void copy_async16(SharedAddress shared, const void* global) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared.at), "l"(global) : "memory");
-#else
-    uint4 v = *reinterpret_cast<const uint4*>(global);
-    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(shared.at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-#endif
-}
-
-DEVICE void store_shared4(SharedAddress p, uint32_t v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(p.at), "r"(v) : "memory"); }
-DEVICE void copy_async4(SharedAddress shared, const void* global) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared.at), "l"(global) : "memory");
-#else
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared.at), "r"(*static_cast<const uint32_t*>(global)) : "memory");
-#endif
-}
-// The old value of a counter that goes from 0 to `last` and begins again.
-DEVICE uint32_t count_around(uint32_t* counter, uint32_t last) { return atomicInc(counter, last); }
-
 // --- matrix instructions ----------------------------------------------------------------------------------------------
 // Four 8x8 tiles of 16-bit elements; lane i gives the address of row i % 8 of tile i / 8.
 DEVICE void load_matrix4(uint32_t (&r)[4], const void* row) {

@@ -101,8 +101,6 @@ struct MatVecParams {
     uint32_t k;
     uint32_t accumulate;
     uint32_t matrices;
-    uint32_t item_blocks;   // of a row that a warp copies at once; chosen with the launch
-    uint32_t reserved;
     Matrix matrix[3];
 };
 

@@ -126,8 +126,6 @@ pub struct MatVecParams {
     pub k: u32,
     pub accumulate: u32,
     pub matrices: u32,
-    pub item_blocks: u32,
-    pub reserved: u32,
     pub matrix: [Matrix; 3],
 }
 
