@@ -278,7 +278,6 @@ template <typename T> DEVICE T load_aligned(const void* p) {
 DEVICE uint4 load_stream16(const void* p) { return load_aligned<uint4>(p); }
 DEVICE uint2 load_stream8(const void* p) { return load_aligned<uint2>(p); }
 DEVICE uint32_t load_stream4(const void* p) { return load_aligned<uint32_t>(p); }
-DEVICE void prefetch_l2(const void*) {}
 
 DEVICE void copy_async16(void* shared, const void* global, bool valid = true) {
     tailrace_emulator::copy_issue(shared, global, valid);

@@ -246,13 +246,16 @@ template <class T, int DK, int DV> struct Decode {
         __shared__ Shared shared;
         DYNAMIC_SHARED(dynamic);
         start_next();
+        // The step was uploaded before the first kernel of its program: these loads, whose latencies are a part of a short
+        // launch, need not wait.
+        uint32_t row = blockIdx.z, rows = p.step.header->rows;
+        const StepRow step_row = p.step.rows[row < rows ? row : 0];
+        const StepView view = p.step.views[step_row.view];
         wait_previous();
-        // Loads that do not wait for each other: these latencies are a part of a short launch.
-        uint32_t row = blockIdx.z, rows = p.step.header->rows, position = p.step.rows[row].position;
-        uint32_t view = p.step.rows[row].view;
         if (row >= rows) return;
+        uint32_t position = step_row.position;
         uint32_t first_cell = first_visible(position, p.window), first_leaf = first_cell / BLOCK_CELLS;
-        Walk walk{p, p.step.views[view], position / BLOCK_CELLS, (gridDim.y - 1) * p.group_leaves};
+        Walk walk{p, view, position / BLOCK_CELLS, (gridDim.y - 1) * p.group_leaves};
 
         // Heads of a KV head are split evenly over gridDim.x / kv_heads thread blocks.
         uint32_t splits = gridDim.x / p.kv_heads, kv_head = blockIdx.x / splits, split = blockIdx.x % splits;
@@ -385,9 +388,9 @@ DEVICE Partial fold_round(const float* m, const float* l, const float (*a)[WARP]
 KERNEL __launch_bounds__(1024) attention_fold(PARAM AttentionParams p) {
     __shared__ float chunk_m[ROUND_CHUNKS], chunk_l[ROUND_CHUNKS], chunk_a[ROUND_CHUNKS][WARP];
     start_next();
-    wait_previous();
     uint32_t row = blockIdx.z, head = blockIdx.y, col = blockIdx.x * WARP + lane_id();
     uint32_t rows = p.step.header->rows, position = p.step.rows[row].position;
+    wait_previous();
     if (row >= rows) return;
     uint32_t group_cells = p.group_leaves * BLOCK_CELLS;
     uint32_t first = first_visible(position, p.window) / group_cells, last = position / group_cells;

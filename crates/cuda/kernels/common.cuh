@@ -104,8 +104,6 @@ DEVICE uint32_t load_stream4(const void* p) {
     asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
     return v;
 }
-// Asks for the line at `p` to be brought to L2.
-DEVICE void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 DEVICE uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
 // 16 bytes from global to shared memory without registers; where `valid` is false, zeros.
@@ -162,14 +160,15 @@ DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[
 }
 
 // --- programmatic dependent launch ------------------------------------------------------------------------------------
-// Lets the next kernel of the stream start while this one runs. What it may read before `wait_previous` are weights only.
+// Lets the next kernel of the stream start while this one runs. What it may read before `wait_previous` are weights, and the
+// step, which is uploaded before the first kernel of its program.
 DEVICE void start_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 // Waits until every kernel before this one is done and its writes are visible. Every kernel calls it before it reads or
-// writes anything but weights, also when it has nothing to wait for: what follows it waits through it.
+// writes anything else, also when it has nothing to wait for: what follows it waits through it.
 DEVICE void wait_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

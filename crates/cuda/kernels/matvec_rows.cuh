@@ -131,8 +131,9 @@ template <class T, int R, int OUT, int DEPTH> DEVICE void run(const MatVecParams
     const int left = (p.k / T::VALUES + WARP - 1 - lane) / WARP;  // chunks of this lane
     batch.load(out, 0, left);
 
-    wait_previous();
+    // The step was uploaded before the first kernel of its program: it need not be waited for.
     uint32_t first_row = blockIdx.y * R, rows = p.step.header->rows;
+    wait_previous();
     if (rows <= first_row) return;
     rows = min(rows - first_row, uint32_t(R));
     // Rows that do not exist are the last one once more.

@@ -68,17 +68,18 @@ template <uint32_t LANES> DEVICE void rope_store_whole(const RopeStoreParams& p)
         load4(gain_a, gain + at);
         load4(gain_b, gain + HALF + at);
     }
-    wait_previous();
+    // The step was uploaded before the first kernel of its program: the chain to the cell need not wait.
     bool live = inside && row < p.step.header->rows;
     float* values = p.qkv + row * row_values(p) + (inside ? head : 0) * WIDTH;
+    uint8_t* to = reinterpret_cast<uint8_t*>(values);
+    if (live && !is_q) to = cell_of(p, row, heads.kv_head(head), is_v);
+    wait_previous();
     float a[4], b[4], cosines[4], sines[4];
     load4(a, values + at);
     load4(b, values + HALF + at);
     const float* table = p.table + uint64_t(row) * WIDTH;
     load4(cosines, table + at);
     load4(sines, table + HALF + at);
-    uint8_t* to = reinterpret_cast<uint8_t*>(values);
-    if (live && !is_q) to = cell_of(p, row, heads.kv_head(head), is_v);
 
     float squares = 0.0f;
     for (int i = 0; i < 4; i++) squares = fma_rn(b[i], b[i], fma_rn(a[i], a[i], squares));
