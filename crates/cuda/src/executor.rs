@@ -188,9 +188,9 @@ impl CudaExecutor {
             Phase::Prefill => self.programs.prefill(rows),
             Phase::Decode => self.programs.decode(rows),
         };
-        match &compiled.graph {
-            Some(graph) if self.step.tail.is_empty() => self.driver.launch_graph(graph)?,
-            _ => {
+        match self.step.tail.is_empty() && !compiled.graphs.is_empty() {
+            true => compiled.graphs.iter().try_for_each(|graph| self.driver.launch_graph(graph))?,
+            false => {
                 let (driver, poison) = (Arc::clone(&self.driver), self.poison);
                 let mut flow = Flow {
                     driver: &*driver,

@@ -105,9 +105,13 @@ impl Site {
 pub(crate) struct Compiled {
     pub(crate) rows: u32,
     pub(crate) items: Vec<Item>,
-    /// The same with everything in frames.
-    pub(crate) graph: Option<Graph>,
+    /// The same with everything in frames. The first graph is short: while it runs, the others are started.
+    pub(crate) graphs: Vec<Graph>,
 }
+
+/// Launches of the first graph of a decode step. Starting a graph takes the longer the more launches it has, and the device
+/// waits meanwhile.
+const FIRST_GRAPH_ITEMS: usize = 24;
 
 /// Every program of a plan, in every bucket of rows.
 pub(crate) struct Programs {
@@ -150,7 +154,7 @@ impl Programs {
         let mut prefill = Vec::new();
         for tile in 1..=tiles {
             let rows = (tile * ROW_TILE).min(plan.limits.chunk);
-            prefill.push(Compiled { rows, items: lower(&mut kernels, Bucket::Prefill, rows)?, graph: None });
+            prefill.push(Compiled { rows, items: lower(&mut kernels, Bucket::Prefill, rows)?, graphs: Vec::new() });
         }
         let head = |kernels: &mut Kernels<'_>, phase, rows| -> Result<Vec<Item>, DeviceError> {
             Lowering::new(plan, arenas, layout, card, Bucket::Head, rows).head(kernels, phase)
@@ -161,12 +165,12 @@ impl Programs {
             if rows <= plan.limits.logit_rows {
                 items.extend(head(&mut kernels, Phase::Decode, rows)?);
             }
-            decode.push(Compiled { rows, items, graph: None });
+            decode.push(Compiled { rows, items, graphs: Vec::new() });
         }
         let mut heads = [Vec::new(), Vec::new()];
         for (heads, phase) in heads.iter_mut().zip([Phase::Prefill, Phase::Decode]) {
             for rows in buckets(plan.limits.logit_rows) {
-                heads.push(Compiled { rows, items: head(&mut kernels, phase, rows)?, graph: None });
+                heads.push(Compiled { rows, items: head(&mut kernels, phase, rows)?, graphs: Vec::new() });
             }
         }
         let lowering = Lowering::new(plan, arenas, layout, card, Bucket::Head, 1);
@@ -183,15 +187,10 @@ impl Programs {
 
     fn make_graphs(&mut self, driver: &dyn Driver) -> Result<(), DeviceError> {
         for program in &mut self.decode {
-            driver.begin_graph()?;
-            let given = program.items.iter().try_for_each(|item| match item {
-                Item::Launch(prepared) => driver.launch(Stream::Compute, prepared.kernel, &prepared.launch),
-                Item::Attention(site) => site.resident(driver),
-            });
-            // A recording that was begun is ended, whatever came of it.
-            let graph = driver.end_graph();
-            given?;
-            program.graph = Some(graph?);
+            let (first, rest) = program.items.split_at(FIRST_GRAPH_ITEMS.min(program.items.len()));
+            for items in [first, rest].into_iter().filter(|items| !items.is_empty()) {
+                program.graphs.push(graph_of(driver, items)?);
+            }
         }
         Ok(())
     }
@@ -239,10 +238,23 @@ impl Programs {
     }
 
     pub(crate) fn free(&mut self, driver: &dyn Driver) {
-        for graph in self.decode.iter_mut().filter_map(|p| p.graph.take()) {
+        for graph in self.decode.iter_mut().flat_map(|p| p.graphs.drain(..)) {
             driver.free_graph(graph);
         }
     }
+}
+
+/// A graph of launches, with everything in frames.
+fn graph_of(driver: &dyn Driver, items: &[Item]) -> Result<Graph, DeviceError> {
+    driver.begin_graph()?;
+    let given = items.iter().try_for_each(|item| match item {
+        Item::Launch(prepared) => driver.launch(Stream::Compute, prepared.kernel, &prepared.launch),
+        Item::Attention(site) => site.resident(driver),
+    });
+    // A recording that was begun is ended, whatever came of it.
+    let graph = driver.end_graph();
+    given?;
+    graph
 }
 
 impl Site {
@@ -508,14 +520,7 @@ impl<'a> Lowering<'a> {
         self.plan.weights[id.0 as usize].slice.ty
     }
 
-    fn matvec(
-        &self,
-        src: Inputs,
-        products: &[Product],
-        dst: BufferId,
-        accumulate: bool,
-        input: MatrixInput,
-    ) -> Launch {
+    fn matvec(&self, src: Inputs, products: &[Product], dst: BufferId, accumulate: bool, input: MatrixInput) -> Launch {
         let x = if input == MatrixInput::Q8 { src.q8 } else { src.f32 };
         let x = x.expect("lowering gives every product inputs that it reads");
         let mut matrix = [Matrix::default(); 3];
