@@ -36,7 +36,7 @@ pub(crate) struct Prepared {
 /// One step of a compiled program.
 pub(crate) enum Item {
     /// The same in every step.
-    Launch(Prepared),
+    Launch(Box<Prepared>),
     /// Depends on where the cells are.
     Attention(Box<Site>),
 }
@@ -337,7 +337,7 @@ impl<'a> Lowering<'a> {
                     let mut launches = Vec::new();
                     self.launches(op, &mut launches)?;
                     for launch in launches {
-                        items.push(Item::Launch(kernels.prepare(launch)?));
+                        items.push(Item::Launch(Box::new(kernels.prepare(launch)?)));
                     }
                 }
             }
@@ -361,7 +361,7 @@ impl<'a> Lowering<'a> {
             cols: stream.cols as u32,
             count: self.rows,
         };
-        let mut items = vec![Item::Launch(kernels.prepare(elementwise::gather_rows(&gather))?)];
+        let mut items = vec![Item::Launch(Box::new(kernels.prepare(elementwise::gather_rows(&gather))?))];
         items.extend(self.body(kernels)?);
         let top = TopParams {
             logits: self.buffer(BufferId(self.program.buffers.len() as u32 - 1)),
@@ -373,7 +373,7 @@ impl<'a> Lowering<'a> {
             reserved: 0,
         };
         for launch in head::top(&top) {
-            items.push(Item::Launch(kernels.prepare(launch)?));
+            items.push(Item::Launch(Box::new(kernels.prepare(launch)?)));
         }
         Ok(items)
     }
@@ -543,7 +543,6 @@ impl<'a> Lowering<'a> {
             accumulate: accumulate.into(),
             matrices: products.len() as u32,
             matrix,
-            ..MatVecParams::default()
         };
         match self.plan.limits.activations {
             ActivationType::F32 => matmul_f32::matmul_f32(ty, &params, self.rows),

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;
 
@@ -20,6 +21,8 @@ pub(crate) struct Cuda {
     context: sys::CUcontext,
     streams: [sys::CUstream; 3],
     modules: Vec<sys::CUmodule>,
+    /// Every kernel, by name.
+    functions: HashMap<String, sys::CUfunction>,
     name: String,
     capability: (u32, u32),
     multiprocessors: u32,
@@ -86,6 +89,7 @@ impl Cuda {
                 context,
                 streams: [ptr::null_mut(); 3],
                 modules: Vec::new(),
+                functions: HashMap::new(),
                 name: name(device)?,
                 capability: (0, 0),
                 multiprocessors: 0,
@@ -124,6 +128,24 @@ impl Cuda {
                 }
                 check(result, &format!("load the kernels of {file}"))?;
                 self.modules.push(module);
+                self.list_kernels(module)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn list_kernels(&mut self, module: sys::CUmodule) -> Result<(), DeviceError> {
+        let mut count = 0;
+        // SAFETY: calls of the driver's API with pointers to locals that live across the call; it writes `count` handles, and
+        // points names to strings of the module.
+        unsafe {
+            check(sys::cuModuleGetFunctionCount(&mut count, module), "count its kernels")?;
+            let mut functions = vec![ptr::null_mut(); count as usize];
+            check(sys::cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module), "list its kernels")?;
+            for function in functions {
+                let mut name = ptr::null();
+                check(sys::cuFuncGetName(&mut name, function), "name a kernel")?;
+                self.functions.insert(CStr::from_ptr(name).to_string_lossy().into_owned(), function);
             }
         }
         Ok(())
@@ -253,23 +275,16 @@ impl Driver for Cuda {
 
     fn kernel(&self, name: &str, shared_bytes: u32) -> Result<Kernel, DeviceError> {
         self.make_current()?;
-        let text = CString::new(name).map_err(|_| DeviceError::Misuse("a kernel's name with a zero in it"))?;
-        for &module in &self.modules {
-            let mut function = ptr::null_mut();
+        let function = self.functions.get(name).copied();
+        let function =
+            function.ok_or_else(|| DeviceError::Device(format!("the kernel {name} is not in this build")))?;
+        if shared_bytes > 48 << 10 {
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: see above.
-            unsafe {
-                if sys::cuModuleGetFunction(&mut function, module, text.as_ptr()) != sys::CUresult::CUDA_SUCCESS {
-                    continue;
-                }
-                if shared_bytes > 48 << 10 {
-                    let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-                    let set = sys::cuFuncSetAttribute(function, attribute, shared_bytes as c_int);
-                    check(set, &format!("give {name} {shared_bytes} bytes of shared memory"))?;
-                }
-            }
-            return Ok(Kernel(function as u64));
+            let set = unsafe { sys::cuFuncSetAttribute(function, attribute, shared_bytes as c_int) };
+            check(set, &format!("give {name} {shared_bytes} bytes of shared memory"))?;
         }
-        Err(DeviceError::Device(format!("the kernel {name} is not in this build")))
+        Ok(Kernel(function as u64))
     }
 
     fn launch(&self, stream: Stream, kernel: Kernel, launch: &Launch) -> Result<(), DeviceError> {
