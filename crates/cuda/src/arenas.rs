@@ -159,7 +159,13 @@ impl Arenas {
     pub(crate) fn grow(&mut self, plan: &Plan, extent: ExtentId) -> Result<(), DeviceError> {
         let bytes = u64::from(plan.cache.extent_blocks) * plan.cache.frame_bytes;
         let place = self.extents.get_mut(extent.0 as usize).ok_or(DeviceError::Misuse("an extent past the limit"))?;
-        *place = Some(Extent { memory: self.driver.alloc_host(bytes)?, written: 0 });
+        let memory = self.driver.alloc_host(bytes)?;
+        // Page-locked memory has its tables on the device, which the cap bounds.
+        if plan.limits.device_bytes_max.is_some_and(|cap| self.driver.used_bytes() > cap) {
+            self.driver.free_host(memory);
+            return Err(DeviceError::OutOfMemory { what: "the device's tables of the tail", bytes });
+        }
+        *place = Some(Extent { memory, written: 0 });
         Ok(())
     }
 

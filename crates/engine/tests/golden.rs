@@ -7,10 +7,10 @@ mod models;
 use models::{GOLDEN_BOUND, MODELS, TYPE_MODELS, Way, forced, golden, largest_and_median, named};
 use tailrace_cpu::naive::NaiveLoader;
 use tailrace_cpu::{CpuLoader, Isa};
-use tailrace_device::plan::{ActivationType, Limits};
+use tailrace_device::plan::Limits;
 use tailrace_device::{LoadOptions, Loader};
-use tailrace_engine::{Event, Handle, LogitsWanted, OpenModel, Request, Snapshot, open};
-use tailrace_types::{KvType, TokenId};
+use tailrace_engine::Snapshot;
+use tailrace_types::KvType;
 
 fn simd(isa: Isa) -> CpuLoader {
     CpuLoader::new(2, isa)
