@@ -1,6 +1,7 @@
 // Fibers, barriers, warp operations and launches of `device.h`.
 
 #include "device.h"
+#include "../kernels/params.cuh"
 
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -445,3 +446,34 @@ extern "C" int tailrace_emulate(const char* kernel, const unsigned grid[3], unsi
     current = nullptr;
     return 0;
 }
+
+// What every parameter struct must measure; `src/params.rs` asserts the same of its own.
+#define SIZE(NAME, BYTES) static_assert(sizeof(NAME) == BYTES, #NAME)
+SIZE(StepHeader, 16);
+SIZE(StepRow, 16);
+SIZE(StepView, 32);
+SIZE(Step, 32);
+SIZE(LayerBlocks, 72);
+SIZE(Q8Scale, 8);
+SIZE(Outputs, 32);
+SIZE(Matrix, 48);
+SIZE(MatVecParams, 216);
+SIZE(DequantParams, 56);
+SIZE(GemmParams, 80);
+SIZE(RepackParams, 56);
+SIZE(SyntheticParams, 56);
+SIZE(RopeTableParams, 56);
+SIZE(EmbedParams, 96);
+SIZE(NormParams, 88);
+SIZE(AddNormParams, 64);
+SIZE(GateParams, 80);
+SIZE(SoftCapParams, 56);
+SIZE(RopeStoreParams, 176);
+SIZE(AttentionParams, 240);
+SIZE(GatherParams, 32);
+SIZE(Candidate, 8);
+SIZE(TopParams, 40);
+SIZE(SetParams, 32);
+SIZE(CopyParams, 48);
+SIZE(FillParams, 144);
+#undef SIZE

@@ -389,3 +389,40 @@ unsafe impl Plain for TopParams {}
 unsafe impl Plain for SetParams {}
 unsafe impl Plain for CopyParams {}
 unsafe impl Plain for FillParams {}
+
+/// What every struct must measure; `emulator/emulator.cpp` asserts the same of the kernels' side.
+macro_rules! sizes {
+    ($($name:ident = $bytes:literal;)*) => {
+        $(const _: () = assert!(size_of::<$name>() == $bytes);)*
+    };
+}
+
+sizes! {
+    StepHeader = 16;
+    StepRow = 16;
+    StepView = 32;
+    Step = 32;
+    LayerBlocks = 72;
+    Q8Scale = 8;
+    Outputs = 32;
+    Matrix = 48;
+    MatVecParams = 216;
+    DequantParams = 56;
+    GemmParams = 80;
+    RepackParams = 56;
+    SyntheticParams = 56;
+    RopeTableParams = 56;
+    EmbedParams = 96;
+    NormParams = 88;
+    AddNormParams = 64;
+    GateParams = 80;
+    SoftCapParams = 56;
+    RopeStoreParams = 176;
+    AttentionParams = 240;
+    GatherParams = 32;
+    Candidate = 8;
+    TopParams = 40;
+    SetParams = 32;
+    CopyParams = 48;
+    FillParams = 144;
+}
