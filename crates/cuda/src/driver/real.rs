@@ -156,6 +156,15 @@ impl Cuda {
         check(unsafe { sys::cuCtxSetCurrent(self.context) }, "use its context")
     }
 
+    /// Bytes that are free, and all of them.
+    fn memory(&self) -> Result<(u64, u64), DeviceError> {
+        self.make_current()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both live across the call.
+        check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }, "say how much memory is free")?;
+        Ok((free as u64, total as u64))
+    }
+
     fn attribute(&self, attribute: sys::CUdevice_attribute) -> Result<u32, DeviceError> {
         let mut value = 0;
         // SAFETY: `value` lives across the call.
@@ -217,15 +226,15 @@ impl Driver for Cuda {
     }
 
     fn used_bytes(&self) -> u64 {
-        self.nvml.as_ref().and_then(Nvml::used_bytes).map_or(0, |used| used.saturating_sub(self.used_before))
+        match self.nvml.as_ref().and_then(Nvml::used_bytes) {
+            Some(used) => used.saturating_sub(self.used_before),
+            // Without the management library others on the card cannot be told apart: what they use counts as ours.
+            None => self.memory().map_or(0, |(free, total)| total - free),
+        }
     }
 
     fn free_bytes(&self) -> Result<u64, DeviceError> {
-        self.make_current()?;
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: see above.
-        check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }, "say how much memory is free")?;
-        Ok(free as u64)
+        Ok(self.memory()?.0)
     }
 
     fn alloc(&self, bytes: u64) -> Result<u64, DeviceError> {
