@@ -1,9 +1,12 @@
 //! `tailrace chat`.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::Child;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStderr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use crate::common::{command, feed, first_byte, model, signal};
+use crate::common::{command, feed, model, signal};
 
 /// Tokens that would end an answer of this vocabulary, made impossible.
 const ENDLESS: [&str; 8] =
@@ -44,45 +47,80 @@ fn messages_that_are_no_text_are_left_out() {
 }
 
 /// A conversation whose answers never end.
-fn endless() -> Child {
-    let model = model("llama-tied");
-    command(&[&["chat", "-m", &model, "-c", "500000", "-s", "1"][..], &ENDLESS].concat()).spawn().expect("it starts")
+struct Endless {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    /// Bytes of answers so far.
+    answered: Arc<AtomicUsize>,
 }
 
-/// Says `message`, interrupts the answer once it has begun, and returns the note about it.
-fn interrupted_turn(child: &mut Child, stderr: &mut impl BufRead, message: &str) -> String {
-    writeln!(child.stdin.as_mut().expect("a pipe"), "{message}").expect("it listens");
-    first_byte(child.stdout.as_mut().expect("a pipe"));
-    signal(child, "INT");
-    loop {
-        let mut line = String::new();
-        assert_ne!(stderr.read_line(&mut line).expect("notes are UTF-8"), 0, "it ended");
-        if line.starts_with('[') {
-            return line;
+impl Endless {
+    fn start() -> Self {
+        let model = model("llama-tied");
+        let args = [&["chat", "-m", &model, "-c", "500000", "-s", "1"][..], &ENDLESS].concat();
+        let mut child = command(&args).spawn().expect("it starts");
+        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut stdout = child.stdout.take().expect("a pipe");
+        let answered = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&answered);
+        // What is left of one answer must not be taken for the beginning of the next: everything is read at once.
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = stdout.read(&mut bytes) {
+                counter.fetch_add(count, Ordering::SeqCst);
+            }
+        });
+        Endless { child, stderr, answered }
+    }
+
+    /// Says `message`, interrupts the answer once it has begun, and returns the note about it.
+    fn interrupted_turn(&mut self, message: &str) -> String {
+        let before = self.settled();
+        writeln!(self.child.stdin.as_mut().expect("a pipe"), "{message}").expect("it listens");
+        while self.answered.load(Ordering::SeqCst) == before {
+            assert_eq!(self.child.try_wait().expect("it is a child"), None, "it ended");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        signal(&self.child, "INT");
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.stderr.read_line(&mut line).expect("notes are UTF-8"), 0, "it ended");
+            if line.starts_with('[') {
+                return line;
+            }
+        }
+    }
+
+    /// Bytes of answers once no more come.
+    fn settled(&self) -> usize {
+        loop {
+            let bytes = self.answered.load(Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(100));
+            if self.answered.load(Ordering::SeqCst) == bytes {
+                return bytes;
+            }
         }
     }
 }
 
 #[test]
 fn an_interrupt_stops_the_answer_and_not_the_conversation() {
-    let mut child = endless();
-    let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
-    let first = interrupted_turn(&mut child, &mut stderr, "hello");
+    let mut chat = Endless::start();
+    let first = chat.interrupted_turn("hello");
     assert!(first.starts_with("[stopped; "), "{first}");
-    let second = interrupted_turn(&mut child, &mut stderr, "again");
+    let second = chat.interrupted_turn("again");
     // What was said before the interrupt is part of the conversation.
     assert!(second.starts_with("[stopped; ") && !second.contains("(0 from the cache)"), "{second}");
-    writeln!(child.stdin.as_mut().expect("a pipe"), "/exit").expect("it listens");
-    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    writeln!(chat.child.stdin.as_mut().expect("a pipe"), "/exit").expect("it listens");
+    assert_eq!(chat.child.wait().expect("it ends").code(), Some(0));
 }
 
 #[test]
 fn an_interrupt_between_answers_ends_the_program() {
     for name in ["INT", "TERM"] {
-        let mut child = endless();
-        let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
-        interrupted_turn(&mut child, &mut stderr, "hello");
-        signal(&child, name);
-        assert_eq!(child.wait().expect("it ends").code(), Some(130));
+        let mut chat = Endless::start();
+        chat.interrupted_turn("hello");
+        signal(&chat.child, name);
+        assert_eq!(chat.child.wait().expect("it ends").code(), Some(130));
     }
 }
