@@ -275,7 +275,7 @@ void fail(const char* format, ...) {
 void meet_warp(const char* operation, void* slot, void (*complete)(void* const* slots)) {
     Thread* t = self();
     Warp& w = *t->warp;
-    if (w.operation && strcmp(w.operation, operation) != 0)
+    if (w.operation && w.operation != operation && strcmp(w.operation, operation) != 0)
         fail("lanes of a warp meet in %s and in %s", w.operation, operation);
     w.operation = operation;
     w.complete = complete;
