@@ -70,7 +70,8 @@ fn nor_beside_sliding_layers() {
 
 #[test]
 fn nor_with_exact_types() {
-    assert_spilled(&named("qwen3-partial"), &Way::exact(LONG), &[Order::ComputeFirst]);
+    // Of these tests the one that reuses a slot of the ring while it is read.
+    assert_spilled(&named("qwen3-partial"), &Way::exact(LONG), &[Order::LinkFirst]);
 }
 
 #[test]
