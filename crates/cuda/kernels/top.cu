@@ -74,9 +74,7 @@ KERNEL __launch_bounds__(256) group_maxima(PARAM TopParams p) {
     Leader leader{0, 0xffffffffu, 0};
     each_of_group(p.logits + uint64_t(row) * p.vocab, p.vocab, group,
                   [&](float x, uint32_t token) { leader.add(order_of(x), token); });
-    // A small vocabulary leaves groups empty.
-    bool empty = group * group_size(p.vocab) >= p.vocab;
-    for (int mask = empty ? 0 : WARP / 2; mask > 0; mask /= 2)
+    for (int mask = WARP / 2; mask > 0; mask /= 2)
         leader.meet(shuffle_xor(leader.order, mask), shuffle_xor(leader.token, mask), shuffle_xor(leader.second, mask));
     if (lane_id() > 0) return;
     Leaders& leaders = reinterpret_cast<Leaders*>(p.scratch)[row];
