@@ -3,7 +3,9 @@
 use tailrace_cpu::naive::NaiveLoader;
 use tailrace_cpu::simd::isa::IsaLevel;
 use tailrace_cpu::{CpuLoader, Isa};
-use tailrace_device::conformance::{Case, CaseOp, Precision, Reference, cases, check, row_law, row_law_cases};
+use tailrace_device::conformance::{
+    Case, CaseOp, Precision, Reference, cases, check, failures, row_law, row_law_cases,
+};
 use tailrace_device::plan::{AttentionBuffers, AttentionShape, Bucket, BufferId, DeviceSizes, Plan};
 use tailrace_device::{
     DeviceError, Executor, HighWater, LoadOptions, Loader, Probe, Rates, Submission, Traffic, WeightSource,
@@ -17,22 +19,14 @@ fn suits(isa: Isa, case: &Case) -> bool {
 
 #[test]
 fn every_case_on_every_instruction_set() {
-    let mut failures = Vec::new();
-    let mut reference = Reference::new(&NaiveLoader);
+    let (cases, mut reference, mut failed) = (cases(), Reference::new(&NaiveLoader), Vec::new());
     for isa in Isa::available() {
         let device = CpuLoader::new(2, isa);
-        for case in cases().iter().filter(|case| suits(isa, case)) {
-            let name = format!("{} on {}", case.name, isa.level().name());
-            match check(case, &device, &mut reference, Precision::Single) {
-                Ok(checked) => {
-                    let wrong = checked.iter().filter(|checked| !checked.holds());
-                    failures.extend(wrong.map(|checked| format!("{name}: {checked}")));
-                }
-                Err(error) => failures.push(format!("{name}: {error}")),
-            }
-        }
+        let suited = cases.iter().filter(|case| suits(isa, case));
+        let lines = failures(suited, &device, &mut reference, Precision::Single);
+        failed.extend(lines.into_iter().map(|line| format!("{}: {line}", isa.level().name())));
     }
-    assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
+    assert!(failed.is_empty(), "{} failures\n{}", failed.len(), failed.join("\n"));
 }
 
 #[test]
@@ -130,11 +124,7 @@ impl Executor for WrongExecutor {
 
 impl Probe for WrongExecutor {
     fn read(&mut self, bucket: Bucket, buffer: BufferId, rows: u32) -> Result<Vec<f32>, DeviceError> {
-        let program = match bucket {
-            Bucket::Prefill => &self.inner.plan().prefill,
-            Bucket::Decode => &self.inner.plan().decode,
-            Bucket::Head => &self.inner.plan().head,
-        };
+        let program = self.inner.plan().program(bucket);
         let (is_result, cols) = (program.buffer(buffer).name == "y", program.buffer(buffer).cols as usize);
         let mut values = self.inner.probe().expect("the CPU shows its buffers").read(bucket, buffer, rows)?;
         if is_result {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tailrace_device::DeviceError;
 use tailrace_device::plan::{Buffer, CachePlace, LayerCache, Plan, Program, Room, RowKind, Weight};
+use tailrace_device::{DeviceError, TailUse};
 use tailrace_types::{ExtentId, FrameId, HostBlockId, SlotId};
 
 use crate::driver::{Driver, HostMemory};
@@ -12,26 +12,18 @@ use crate::params::LayerBlocks;
 /// Device memory is handed out in units of this.
 pub(crate) const ALLOCATION_UNIT: u64 = 2 << 20;
 
-/// A part of the tail. Blocks are filled in order, so those that were written are its first.
-#[derive(Debug)]
-struct Extent {
-    memory: HostMemory,
-    written: u32,
-}
-
 /// Every arena of a plan.
 pub(crate) struct Arenas {
     driver: Arc<dyn Driver>,
     base: u64,
     /// Address and size of each device row but the driver's; frames of window and landing follow each other.
     rows: Vec<(RowKind, u64, u64)>,
-    extents: Vec<Option<Extent>>,
+    extents: Vec<Option<HostMemory>>,
+    tail: TailUse,
     /// One more than the largest core frame that was ever named.
     frames_used: u32,
     /// Most bytes of each row in use at once.
     used: Vec<(RowKind, u64)>,
-    host_blocks: u32,
-    host_blocks_most: u32,
 }
 
 impl Arenas {
@@ -56,7 +48,8 @@ impl Arenas {
         }
         let used = rows.iter().map(|&(kind, ..)| (kind, 0)).collect();
         let extents = (0..plan.cache.extents_max).map(|_| None).collect();
-        Ok(Arenas { driver, base, rows, extents, frames_used: 0, used, host_blocks: 0, host_blocks_most: 0 })
+        let tail = TailUse::new(plan.cache.extents_max, plan.cache.extent_blocks);
+        Ok(Arenas { driver, base, rows, extents, tail, frames_used: 0, used })
     }
 
     /// Address of a row; 0 where the plan has none.
@@ -151,8 +144,8 @@ impl Arenas {
         let extent = self.extents.get((block.0 / each) as usize).and_then(Option::as_ref);
         let extent = extent.ok_or(DeviceError::Misuse("a block of an extent that is not there"))?;
         let at = u64::from(each) * offset + u64::from(block.0 % each) * layer.block_bytes;
-        assert!(at + layer.block_bytes <= extent.memory.bytes, "a block inside its extent");
-        Ok(extent.memory.address.wrapping_add(at as usize))
+        assert!(at + layer.block_bytes <= extent.bytes, "a block inside its extent");
+        Ok(extent.address.wrapping_add(at as usize))
     }
 
     /// Allocates an extent.
@@ -165,28 +158,22 @@ impl Arenas {
             self.driver.free_host(memory);
             return Err(DeviceError::OutOfMemory { what: "the device's tables of the tail", bytes });
         }
-        *place = Some(Extent { memory, written: 0 });
+        *place = Some(memory);
         Ok(())
     }
 
     /// Gives an extent back. Nothing that uses it may be in flight.
     pub(crate) fn shrink(&mut self, extent: ExtentId) -> Result<(), DeviceError> {
         let place = self.extents.get_mut(extent.0 as usize).and_then(Option::take);
-        let extent = place.ok_or(DeviceError::Misuse("an extent that is not there was given back"))?;
-        self.host_blocks -= extent.written;
-        self.driver.free_host(extent.memory);
+        let memory = place.ok_or(DeviceError::Misuse("an extent that is not there was given back"))?;
+        self.tail.gave_back(extent);
+        self.driver.free_host(memory);
         Ok(())
     }
 
     /// Says that a block of the tail was written.
-    pub(crate) fn note_host_block(&mut self, plan: &Plan, block: HostBlockId) {
-        let each = plan.cache.extent_blocks;
-        if let Some(extent) = self.extents.get_mut((block.0 / each) as usize).and_then(Option::as_mut) {
-            let written = extent.written.max(block.0 % each + 1);
-            self.host_blocks += written - extent.written;
-            extent.written = written;
-            self.host_blocks_most = self.host_blocks_most.max(self.host_blocks);
-        }
+    pub(crate) fn note_host_block(&mut self, block: HostBlockId) {
+        self.tail.wrote(block);
     }
 
     /// Says that a program ran with `rows` rows.
@@ -210,7 +197,7 @@ impl Arenas {
             RowKind::Weights => plan.weights.last().map_or(0, |w| w.offset + w.bytes),
             RowKind::Window => u64::from(frames.min(cache.window_frames)) * cache.frame_bytes,
             RowKind::Landing => u64::from(frames.saturating_sub(cache.window_frames)) * cache.frame_bytes,
-            RowKind::Tail => u64::from(self.host_blocks_most) * cache.frame_bytes,
+            RowKind::Tail => u64::from(self.tail.most()) * cache.frame_bytes,
             RowKind::Driver => {
                 self.driver.used_bytes().saturating_sub(plan.memory.device_bytes() - plan.memory.bytes(kind))
             }
@@ -222,14 +209,9 @@ impl Arenas {
 
 impl Drop for Arenas {
     fn drop(&mut self) {
-        for extent in self.extents.drain(..).flatten() {
-            self.driver.free_host(extent.memory);
+        for memory in self.extents.drain(..).flatten() {
+            self.driver.free_host(memory);
         }
         self.driver.free(self.base);
     }
-}
-
-/// The layers whose cells are in frames.
-pub(crate) fn global_layers(plan: &Plan) -> impl Iterator<Item = (usize, &LayerCache)> {
-    plan.cache.layers.iter().enumerate().filter(|(_, l)| matches!(l.place, CachePlace::Frames { .. }))
 }

@@ -9,7 +9,7 @@ use tailrace_device::plan::{MemoryRow, Plan, RowKind};
 use tailrace_device::{Candidate, DeviceError, Executor, HighWater, Probe, Submission, Traffic};
 use tailrace_types::{BLOCK_CELLS, HostBlockId};
 
-use crate::arenas::{Arenas, global_layers};
+use crate::arenas::Arenas;
 use crate::driver::{Driver, Event, Kernel, Stream};
 use crate::host::{Gathered, Pinned};
 use crate::launch::head::TOP_MAX;
@@ -27,10 +27,33 @@ const STAGING: usize = 3;
 const TILE_BYTES: u64 = 8 << 20;
 
 /// A page-locked copy of what is uploaded for a step, and the event after which it may be written again.
-pub(crate) struct Staging {
+struct Staging {
     memory: Pinned,
     free: Event,
-    used: bool,
+}
+
+/// The copies in turn.
+struct Stagings {
+    copies: [Staging; STAGING],
+    next: usize,
+}
+
+impl Stagings {
+    fn new(driver: &Arc<dyn Driver>, bytes: u64) -> Result<Self, DeviceError> {
+        let copy = || {
+            let memory = Pinned::new(Arc::clone(driver), bytes)?;
+            Ok::<_, DeviceError>(Staging { memory, free: driver.event(false)? })
+        };
+        Ok(Stagings { copies: [copy()?, copy()?, copy()?], next: 0 })
+    }
+
+    /// The next one, once the device has read what it held.
+    fn take(&mut self, driver: &dyn Driver) -> Result<&mut Staging, DeviceError> {
+        let staging = &mut self.copies[self.next];
+        self.next = (self.next + 1) % STAGING;
+        driver.wait_host(staging.free)?;
+        Ok(staging)
+    }
 }
 
 /// What the last submission left in the head's buffers.
@@ -46,8 +69,7 @@ enum Head {
 pub(crate) struct CudaExecutor {
     // Dropped in this order: what uses memory before the memory.
     programs: Programs,
-    staging: [Staging; STAGING],
-    next_staging: usize,
+    staging: Stagings,
     /// Logits and candidates on the host.
     results: Pinned,
     candidates: Vec<Candidate>,
@@ -82,19 +104,14 @@ impl CudaExecutor {
     pub(crate) fn new(parts: Parts) -> Result<Self, DeviceError> {
         let Parts { driver, plan, arenas, programs, layout, gathered, poison } = parts;
         let cache = &plan.cache;
-        let layers = global_layers(&plan).count() as u32;
+        let layers = cache.global_layers().count() as u32;
         let tile_blocks = (TILE_BYTES / cache.slot_bytes.max(1)).clamp(1, u64::from(cache.extent_blocks)) as u32;
         let blocks = cache.sequence_blocks as usize * plan.limits.sequences as usize;
         let marks = cache.ring_slots as usize + 2;
-        let staging = || {
-            let memory = Pinned::new(Arc::clone(&driver), layout.frequencies)?;
-            Ok::<_, DeviceError>(Staging { memory, free: driver.event(false)?, used: false })
-        };
         let logits = u64::from(plan.limits.logit_rows) * u64::from(plan.vocab) * 4;
         let candidates = plan.limits.logit_rows as usize * TOP_MAX as usize;
         Ok(CudaExecutor {
-            staging: [staging()?, staging()?, staging()?],
-            next_staging: 0,
+            staging: Stagings::new(&driver, layout.frequencies)?,
             results: Pinned::new(Arc::clone(&driver), logits + candidates as u64 * 8)?,
             candidates: Vec::with_capacity(candidates),
             done: driver.event(false)?,
@@ -118,20 +135,14 @@ impl CudaExecutor {
     /// Takes over a submission and makes what comes before its compute.
     fn begin(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
         self.driver.enter()?;
-        self.step.set(&self.plan, submission)?;
+        submission.check(&self.plan)?;
+        self.step.set(submission);
         self.head = Head::Empty;
         if self.transfers.take_stale() {
             self.ring.forget();
         }
-        let ring = &self.ring;
-        let mut context = transfer::Context {
-            plan: &self.plan,
-            arenas: &mut self.arenas,
-            traffic: &mut self.traffic,
-            poison: self.poison,
-            in_ring: &|block| ring.holds(block),
-        };
-        self.transfers.before(&mut context, &submission.cache.before)?;
+        let (transfers, mut context) = self.transfers();
+        transfers.before(&mut context, &submission.cache.before)?;
         if !self.step.rows.is_empty() {
             self.upload()?;
         }
@@ -140,25 +151,20 @@ impl CudaExecutor {
 
     /// Starts what comes after the compute.
     fn end(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
-        let ring = &self.ring;
-        let mut context = transfer::Context {
-            plan: &self.plan,
-            arenas: &mut self.arenas,
-            traffic: &mut self.traffic,
-            poison: self.poison,
-            in_ring: &|block: HostBlockId| ring.holds(block),
-        };
-        self.transfers.after(&mut context, &submission.cache.after)
+        let (transfers, mut context) = self.transfers();
+        transfers.after(&mut context, &submission.cache.after)
+    }
+
+    /// The transfers, and what they work on.
+    fn transfers(&mut self) -> (&mut Transfers, transfer::Context<'_>) {
+        let CudaExecutor { plan, arenas, traffic, ring, transfers, poison, .. } = self;
+        (transfers, transfer::Context { plan, arenas, traffic, ring, poison: *poison })
     }
 
     /// Uploads the step's rows and tables to their fixed place.
     fn upload(&mut self) -> Result<(), DeviceError> {
         let base = self.arenas.row(RowKind::Step);
-        let staging = &mut self.staging[self.next_staging];
-        self.next_staging = (self.next_staging + 1) % STAGING;
-        if staging.used {
-            self.driver.wait_host(staging.free)?;
-        }
+        let staging = self.staging.take(&*self.driver)?;
         let bytes = self.step.write(&self.layout, staging.memory.bytes_mut());
         self.driver.copy_in(Stream::Compute, base, staging.memory.address(), bytes)?;
         if let Some(gathered) = &self.gathered {
@@ -168,7 +174,6 @@ impl CudaExecutor {
             self.driver.copy_in(Stream::Compute, base + at, staging.memory.at(at), bytes)?;
         }
         self.driver.record(Stream::Compute, staging.free)?;
-        staging.used = true;
         self.arenas.note(RowKind::Step, self.layout.bytes);
         Ok(())
     }
@@ -240,16 +245,11 @@ impl CudaExecutor {
         }
         self.arenas.note_program(RowKind::Head, &self.plan.head, rows.len() as u32);
         let wanted = self.layout.wanted;
-        let staging = &mut self.staging[self.next_staging];
-        self.next_staging = (self.next_staging + 1) % STAGING;
-        if staging.used {
-            self.driver.wait_host(staging.free)?;
-        }
+        let staging = self.staging.take(&*self.driver)?;
         let bytes = write_wanted(staging.memory.bytes_mut(), rows.iter().copied(), rows.len());
         let at = self.arenas.row(RowKind::Step) + wanted;
         self.driver.copy_in(Stream::Compute, at, staging.memory.address(), bytes)?;
         self.driver.record(Stream::Compute, staging.free)?;
-        staging.used = true;
         for item in &self.programs.head(self.step.phase, rows.len() as u32).items {
             let Item::Launch(prepared) = item else { continue };
             self.driver.launch(Stream::Compute, prepared.kernel, &prepared.launch)?;
@@ -369,7 +369,7 @@ impl Drop for CudaExecutor {
         self.consumed.free(&*self.driver);
         self.transfers.free();
         self.driver.free_event(self.done);
-        for staging in &self.staging {
+        for staging in &self.staging.copies {
             self.driver.free_event(staging.free);
         }
     }
@@ -494,7 +494,7 @@ impl Flow<'_> {
                 self.consumed.record(self.driver, self.ring.consumed())?;
             }
             self.consumed.wait(self.driver, readers)?;
-            let (_, layer) = global_layers(self.plan).nth(tile.layer as usize).expect("a layer with a tail");
+            let (_, layer) = cache.global_layers().nth(tile.layer as usize).expect("a layer with a tail");
             for block in 0..tile.blocks {
                 self.transfers.link_waits_for(HostBlockId(tile.block.0 + block))?;
             }

@@ -16,12 +16,7 @@ const Q8_SCALE_BYTES: usize = 8;
 
 impl Probe for CudaExecutor {
     fn read(&mut self, bucket: Bucket, buffer: BufferId, rows: u32) -> Result<Vec<f32>, DeviceError> {
-        let program = match bucket {
-            Bucket::Prefill => &self.plan.prefill,
-            Bucket::Decode => &self.plan.decode,
-            Bucket::Head => &self.plan.head,
-        };
-        let buffer = program.buffers.get(buffer.0 as usize).filter(|buffer| rows <= buffer.rows);
+        let buffer = self.plan.program(bucket).buffers.get(buffer.0 as usize).filter(|buffer| rows <= buffer.rows);
         let buffer = buffer.ok_or(DeviceError::Misuse("rows that do not exist are read"))?;
         let bytes = u64::from(rows) * buffer.row_bytes;
         if bytes == 0 {

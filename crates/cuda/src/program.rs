@@ -12,7 +12,7 @@ use tailrace_device::plan::{
 use tailrace_device::{DeviceError, synthetic};
 use tailrace_types::{KvType, WeightType};
 
-use crate::arenas::{Arenas, global_layers};
+use crate::arenas::Arenas;
 use crate::driver::{Driver, Graph, Kernel, Stream};
 use crate::launch::{Launch, attention, elementwise, gemm, head, matmul_f32, matvec_rows, weights};
 use crate::layout;
@@ -318,10 +318,10 @@ struct Lowering<'a> {
 impl<'a> Lowering<'a> {
     fn new(plan: &'a Plan, arenas: &'a Arenas, layout: &'a StepLayout, card: Card, bucket: Bucket, rows: u32) -> Self {
         let base = arenas.row(RowKind::Step);
-        let (program, step) = match bucket {
-            Bucket::Prefill => (&plan.prefill, layout.addresses(base)),
-            Bucket::Decode => (&plan.decode, layout.addresses(base)),
-            Bucket::Head => (&plan.head, layout.head_addresses(base)),
+        let program = plan.program(bucket);
+        let step = match bucket {
+            Bucket::Prefill | Bucket::Decode => layout.addresses(base),
+            Bucket::Head => layout.head_addresses(base),
         };
         Lowering { plan, arenas, layout, card, program, bucket, rows, step }
     }
@@ -617,7 +617,7 @@ impl<'a> Lowering<'a> {
         let spec = &self.plan.layers[layer.0 as usize];
         let shape = &spec.shape;
         let cells = &self.plan.cache.layers[layer.0 as usize];
-        let tail_layer = global_layers(self.plan).position(|(i, _)| i == layer.0 as usize).map(|i| i as u32);
+        let tail_layer = self.plan.cache.global_layers().position(|(i, _)| i == layer.0 as usize).map(|i| i as u32);
         debug_assert_eq!(tail_layer.is_some(), matches!(cells.place, CachePlace::Frames { .. }));
         let mut params = AttentionParams {
             step: self.step,

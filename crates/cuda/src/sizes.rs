@@ -27,15 +27,12 @@ pub struct Card {
     pub capability: u32,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Shared memory that one thread block can have, in bytes.
-    pub shared_max: u32,
 }
 
 impl Card {
     /// The card of that compute capability.
     pub fn new((major, minor): (u32, u32), multiprocessors: u32) -> Self {
-        let capability = major * 10 + minor;
-        Card { capability, multiprocessors, shared_max: attention::shared_max(capability) }
+        Card { capability: major * 10 + minor, multiprocessors }
     }
 
     /// Whether tensor-core kernels serve that attention.

@@ -1,8 +1,9 @@
-//! A submission as the kernels read it: one block at a fixed device address, uploaded by one copy.
+//! A submission as the kernels read it: one block at a fixed device address, uploaded by one copy, and a second one of
+//! embedding rows where the host has them.
 
-use tailrace_device::kv::{Home, Phase, StepPlan};
+use tailrace_device::kv::{Home, Phase};
 use tailrace_device::plan::{Limits, Plan};
-use tailrace_device::{DeviceError, Submission};
+use tailrace_device::{Row, Submission};
 use tailrace_types::{BLOCK_CELLS, HostBlockId};
 
 use crate::launch::head::{TOP_MAX, top_scratch_bytes};
@@ -118,79 +119,36 @@ impl FlatStep {
         self.tail_first[view]..end
     }
 
-    /// Takes over a submission; checks everything that the kernels rely on.
-    pub(crate) fn set(&mut self, plan: &Plan, submission: &Submission<'_>) -> Result<(), DeviceError> {
+    /// Takes over a submission that was checked.
+    pub(crate) fn set(&mut self, submission: &Submission<'_>) {
+        let cache = submission.cache;
         self.phase = submission.phase;
         self.rows.clear();
         self.views.clear();
         self.table.clear();
         self.tail.clear();
         self.tail_first.clear();
-        let program = match submission.phase {
-            Phase::Prefill => &plan.prefill,
-            Phase::Decode => &plan.decode,
-        };
-        if submission.rows.len() > program.rows as usize {
-            return Err(DeviceError::Misuse("more rows than the plan's bucket holds"));
-        }
-        if submission.rows.iter().any(|row| row.token.0 >= plan.vocab) {
-            return Err(DeviceError::Misuse("a token past the vocabulary"));
-        }
-        let row = |row: &tailrace_device::Row| StepRow {
-            token: row.token.0,
-            position: row.position,
-            view: row.view,
-            reserved: 0,
-        };
+        let row = |row: &Row| StepRow { token: row.token.0, position: row.position, view: row.view, reserved: 0 };
         self.rows.extend(submission.rows.iter().map(row));
-        for index in 0..submission.cache.sequences.len() {
-            self.add_view(submission.cache, index)?;
-        }
-        let viewed: u32 = self.views.iter().map(|v| v.rows).sum();
-        // Prefill is rows of one sequence, decode one row of each.
-        let shaped = match self.phase {
-            Phase::Prefill => self.views.len() <= 1,
-            Phase::Decode => self.views.iter().all(|v| v.rows == 1),
-        };
-        if viewed as usize != self.rows.len() || !shaped {
-            return Err(DeviceError::Misuse("rows and views do not match"));
-        }
-        Ok(())
-    }
-
-    fn add_view(&mut self, cache: &StepPlan, index: usize) -> Result<(), DeviceError> {
-        let sequence = &cache.sequences[index];
-        let first_row = self.views.last().map_or(0, |v| v.first_row + v.rows);
-        let rows = self.rows.get(first_row as usize..(first_row + sequence.cells) as usize);
-        let rows = rows.ok_or(DeviceError::Misuse("a view without rows"))?;
-        if !rows
-            .iter()
-            .zip(sequence.first_cell..)
-            .all(|(r, position)| r.position == position && r.view as usize == index)
-        {
-            return Err(DeviceError::Misuse("rows out of order"));
-        }
-        let table_first = self.table.len() as u32;
-        self.tail_first.push(self.tail.len() as u32);
-        for segment in cache.segments_of(sequence) {
-            if segment.first_block != self.table.len() as u32 - table_first {
-                return Err(DeviceError::Misuse("segments do not cover the sequence"));
-            }
-            for &home in cache.homes(segment) {
+        let mut first_row = 0;
+        for sequence in &cache.sequences {
+            let table_first = self.table.len() as u32;
+            self.tail_first.push(self.tail.len() as u32);
+            for &home in cache.segments_of(sequence).iter().flat_map(|segment| cache.homes(segment)) {
                 let code = self.code(home);
                 self.table.push(code);
             }
+            self.views.push(StepView {
+                slot: sequence.slot.0,
+                first_row,
+                rows: sequence.cells,
+                first_position: sequence.first_cell,
+                table_first,
+                leaves: self.table.len() as u32 - table_first,
+                reserved: [0; 2],
+            });
+            first_row += sequence.cells;
         }
-        self.views.push(StepView {
-            slot: sequence.slot.0,
-            first_row,
-            rows: sequence.cells,
-            first_position: sequence.first_cell,
-            table_first,
-            leaves: self.table.len() as u32 - table_first,
-            reserved: [0; 2],
-        });
-        Ok(())
     }
 
     fn code(&mut self, home: Home) -> u32 {

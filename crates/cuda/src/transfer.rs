@@ -10,9 +10,10 @@ use tailrace_device::plan::{CachePlace, Plan};
 use tailrace_device::{DeviceError, Traffic};
 use tailrace_types::{ExtentId, FrameId, HostBlockId, KvType, SlotId};
 
-use crate::arenas::{Arenas, global_layers};
+use crate::arenas::Arenas;
 use crate::driver::{Driver, Event, Stream};
 use crate::marks::Marks;
+use crate::ring::Ring;
 
 /// Batches of copies to the host that are told apart.
 const BATCHES: usize = 32;
@@ -24,8 +25,8 @@ pub(crate) struct Context<'a> {
     pub(crate) traffic: &'a mut Traffic,
     /// Fill dropped frames with NaN.
     pub(crate) poison: bool,
-    /// Whether the link may still read the host block, ahead of a step.
-    pub(crate) in_ring: &'a dyn Fn(HostBlockId) -> bool,
+    /// Says whether the link may still read a host block, ahead of a step.
+    pub(crate) ring: &'a Ring,
 }
 
 /// The cleaner: copies to the host, and who waits for them.
@@ -148,19 +149,19 @@ impl Transfers {
                 self.driver.wait(Stream::Clean, self.computed)?;
                 any = true;
             }
-            if (context.in_ring)(to) {
+            if context.ring.holds(to) {
                 self.stale = true;
                 self.driver.record(Stream::Link, self.linked)?;
                 self.driver.wait(Stream::Clean, self.linked)?;
             }
-            for (_, layer) in global_layers(context.plan) {
+            for (_, layer) in context.plan.cache.global_layers() {
                 let source = context.arenas.frame_block(context.plan, layer, from);
                 let target = context.arenas.host_block(context.plan, layer, to)?;
                 self.driver.copy_out(Stream::Clean, target, source, layer.block_bytes)?;
             }
             self.frame_batch[from.0 as usize] = self.batch;
             self.block_batch[to.0 as usize] = self.batch;
-            context.arenas.note_host_block(context.plan, to);
+            context.arenas.note_host_block(to);
             context.traffic.tail_written_bytes += context.plan.cache.frame_bytes;
         }
         if any {
@@ -174,7 +175,7 @@ impl Transfers {
         self.compute_waits_for_frame(to)?;
         let batch = self.block_batch[from.0 as usize];
         self.to_compute.wait(&*self.driver, batch)?;
-        for (_, layer) in global_layers(context.plan) {
+        for (_, layer) in context.plan.cache.global_layers() {
             let source = context.arenas.host_block(context.plan, layer, from)?;
             let target = context.arenas.frame_block(context.plan, layer, to);
             self.driver.copy_in(Stream::Compute, target, source, layer.block_bytes)?;
@@ -185,7 +186,7 @@ impl Transfers {
 
     fn copy(&mut self, context: &mut Context<'_>, from: FrameId, to: FrameId) -> Result<(), DeviceError> {
         self.compute_waits_for_frame(to)?;
-        for (_, layer) in global_layers(context.plan) {
+        for (_, layer) in context.plan.cache.global_layers() {
             let source = context.arenas.frame_block(context.plan, layer, from);
             let target = context.arenas.frame_block(context.plan, layer, to);
             self.driver.copy(Stream::Compute, target, source, layer.block_bytes)?;
@@ -205,7 +206,7 @@ impl Transfers {
 
     /// A frame handed out for appends has its V zeroed: a product of weight 0 with garbage could be NaN.
     fn zero_values(&self, context: &mut Context<'_>, frame: FrameId) -> Result<(), DeviceError> {
-        for (i, layer) in global_layers(context.plan) {
+        for (i, layer) in context.plan.cache.global_layers() {
             let shape = &context.plan.layers[i].shape;
             let k_bytes = u64::from(shape.kv_heads) * shape.k_head_bytes();
             let block = context.arenas.frame_block(context.plan, layer, frame);
@@ -217,7 +218,7 @@ impl Transfers {
     /// Fills a frame with NaN, whatever its types: all ones is a NaN in f16, bf16 and f32.
     fn poison(&self, context: &mut Context<'_>, frame: FrameId) -> Result<(), DeviceError> {
         const { assert!(KvType::ALL.len() <= 3, "check that all ones is a NaN of the new type") };
-        for (_, layer) in global_layers(context.plan) {
+        for (_, layer) in context.plan.cache.global_layers() {
             let block = context.arenas.frame_block(context.plan, layer, frame);
             self.driver.set(Stream::Compute, block, 0xff, layer.block_bytes)?;
         }
@@ -228,7 +229,7 @@ impl Transfers {
     fn shrink(&mut self, context: &mut Context<'_>, extent: ExtentId) -> Result<(), DeviceError> {
         let each = context.plan.cache.extent_blocks;
         for block in extent.0 * each..(extent.0 + 1) * each {
-            self.stale |= (context.in_ring)(HostBlockId(block));
+            self.stale |= context.ring.holds(HostBlockId(block));
         }
         for stream in [Stream::Link, Stream::Clean, Stream::Compute] {
             self.driver.synchronize(stream)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tailrace_cpu::naive::NaiveLoader;
 use tailrace_cuda::CudaLoader;
-use tailrace_device::conformance::{Precision, Reference, bench, bench_cases, cases, check, row_law, row_law_cases};
+use tailrace_device::conformance::{Precision, Reference, bench, bench_cases, cases, failures, row_law, row_law_cases};
 
 /// The card, or `None` and a line that says so.
 fn card(test: &str) -> Option<CudaLoader> {
@@ -22,17 +22,7 @@ fn card(test: &str) -> Option<CudaLoader> {
 #[test]
 fn every_case() {
     let Some(device) = card("every_case") else { return };
-    let mut failures = Vec::new();
-    let mut reference = Reference::new(&NaiveLoader);
-    for case in cases() {
-        match check(&case, &device, &mut reference, Precision::TensorCores) {
-            Ok(checked) => {
-                let wrong = checked.iter().filter(|checked| !checked.holds());
-                failures.extend(wrong.map(|checked| format!("{}: {checked}", case.name)));
-            }
-            Err(error) => failures.push(format!("{}: {error}", case.name)),
-        }
-    }
+    let failures = failures(&cases(), &device, &mut Reference::new(&NaiveLoader), Precision::TensorCores);
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tailrace_cpu::naive::NaiveLoader;
 use tailrace_cuda::CudaLoader;
 use tailrace_cuda::driver::emulated::{Emulated, Order};
-use tailrace_device::conformance::{Precision, Reference, cases, check, row_law, row_law_cases};
+use tailrace_device::conformance::{Precision, Reference, cases, failures, row_law, row_law_cases};
 
 fn device() -> CudaLoader {
     CudaLoader::on(Arc::new(Emulated::new(Order::LinkFirst)))
@@ -16,16 +16,9 @@ fn device() -> CudaLoader {
 #[test]
 fn quick_cases() {
     let device = device();
-    let (mut reference, mut failures) = (Reference::new(&NaiveLoader), Vec::new());
-    for case in cases().iter().filter(|case| case.quick) {
-        match check(case, &device, &mut reference, Precision::TensorCores) {
-            Ok(checked) => {
-                let wrong = checked.iter().filter(|checked| !checked.holds());
-                failures.extend(wrong.map(|checked| format!("{}: {checked}", case.name)));
-            }
-            Err(error) => failures.push(format!("{}: {error}", case.name)),
-        }
-    }
+    let (cases, mut reference) = (cases(), Reference::new(&NaiveLoader));
+    let quick = cases.iter().filter(|case| case.quick);
+    let failures = failures(quick, &device, &mut reference, Precision::TensorCores);
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
 }
 

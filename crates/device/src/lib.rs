@@ -5,6 +5,7 @@ pub mod conformance;
 pub mod null;
 pub mod rope;
 pub mod synthetic;
+mod tail;
 
 use std::borrow::Cow;
 
@@ -14,6 +15,7 @@ pub use tailrace_kv as kv;
 pub use tailrace_plan as plan;
 
 pub use kv::Phase;
+pub use tail::TailUse;
 
 use kv::StepPlan;
 use plan::spec::TensorSlice;
@@ -39,6 +41,45 @@ pub struct Submission<'a> {
     pub rows: &'a [Row],
     /// Transfers to make first, and the segments to read.
     pub cache: &'a StepPlan,
+}
+
+impl Submission<'_> {
+    /// Checks everything that kernels rely on: rows within the bucket and the vocabulary, in the order of their sequences, and
+    /// segments that list each block of a sequence.
+    pub fn check(&self, plan: &Plan) -> Result<(), DeviceError> {
+        let program = match self.phase {
+            Phase::Prefill => &plan.prefill,
+            Phase::Decode => &plan.decode,
+        };
+        if self.rows.len() > program.rows as usize {
+            return Err(DeviceError::Misuse("more rows than the plan's bucket holds"));
+        }
+        if self.rows.iter().any(|row| row.token.0 >= plan.vocab) {
+            return Err(DeviceError::Misuse("a token past the vocabulary"));
+        }
+        // Prefill is rows of one sequence, decode one row of each.
+        let sequences = &self.cache.sequences;
+        let shaped = match self.phase {
+            Phase::Prefill => sequences.len() <= 1,
+            Phase::Decode => sequences.iter().all(|sequence| sequence.cells == 1),
+        };
+        let appended = sequences.iter().zip(0..).flat_map(|(sequence, view)| {
+            (sequence.first_cell..sequence.first_cell + sequence.cells).map(move |position| (view, position))
+        });
+        if !shaped || !appended.eq(self.rows.iter().map(|row| (row.view, row.position))) {
+            return Err(DeviceError::Misuse("rows and sequences do not match"));
+        }
+        for sequence in sequences {
+            let mut blocks = 0;
+            for segment in self.cache.segments_of(sequence) {
+                if segment.first_block != blocks {
+                    return Err(DeviceError::Misuse("segments do not cover the sequence"));
+                }
+                blocks += self.cache.homes(segment).len() as u32;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Bytes of a model file, as a loader reads them.

@@ -81,6 +81,11 @@ pub struct CachePlan {
 }
 
 impl CachePlan {
+    /// The layers of global reach, whose cells are in frames, with their numbers.
+    pub fn global_layers(&self) -> impl Iterator<Item = (usize, &LayerCache)> {
+        self.layers.iter().enumerate().filter(|(_, layer)| matches!(layer.place, CachePlace::Frames { .. }))
+    }
+
     /// Frames that appends may use.
     pub fn core_frames(&self) -> u32 {
         self.window_frames + self.landing_frames

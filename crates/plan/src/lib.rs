@@ -231,6 +231,15 @@ impl Plan {
         })
     }
 
+    /// The program of a bucket.
+    pub fn program(&self, bucket: Bucket) -> &Program {
+        match bucket {
+            Bucket::Prefill => &self.prefill,
+            Bucket::Decode => &self.decode,
+            Bucket::Head => &self.head,
+        }
+    }
+
     /// Cells of older, full blocks that stay on the device during prefill; the whole context where nothing spills.
     pub fn window_cells(&self) -> u32 {
         self.window_of(self.cache.window_frames)

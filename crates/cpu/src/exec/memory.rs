@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use tailrace_device::DeviceError;
 use tailrace_device::kv::Home;
 use tailrace_device::plan::{Buffer, CachePlace, LayerCache, Plan, Program, RowKind, Weight, WeightId};
+use tailrace_device::{DeviceError, TailUse};
 use tailrace_types::{ExtentId, FrameId, HostBlockId, SlotId};
 
 use crate::arena::{Arena, Pages};
@@ -68,21 +68,12 @@ pub(super) struct Memory {
     ring: Arena,
     workspace: Arena,
     head: Arena,
-    extents: Vec<Option<Extent>>,
+    extents: Vec<Option<Arena>>,
+    tail: TailUse,
     /// One more than the largest core frame that was ever handed out.
     frames_used: AtomicU32,
     /// Most bytes of the workspace, head, sliding and ring rows in use at once.
     used: [AtomicU64; 4],
-    /// Blocks of the tail whose memory was written, now and at most.
-    host_blocks: u32,
-    host_blocks_most: u32,
-}
-
-/// A part of the tail. Blocks are filled in order, so those that were written are its first.
-#[derive(Debug)]
-struct Extent {
-    arena: Arena,
-    written: u32,
 }
 
 /// The rows whose use is tracked in bytes.
@@ -101,10 +92,9 @@ impl Memory {
             workspace: arena(RowKind::Workspace, Pages::Dense)?,
             head: arena(RowKind::Head, Pages::Dense)?,
             extents: (0..plan.cache.extents_max).map(|_| None).collect(),
+            tail: TailUse::new(plan.cache.extents_max, plan.cache.extent_blocks),
             frames_used: AtomicU32::new(0),
             used: Default::default(),
-            host_blocks: 0,
-            host_blocks_most: 0,
         })
     }
 
@@ -170,7 +160,7 @@ impl Memory {
         let extent = self.extents.get((block.0 / each) as usize).and_then(Option::as_ref);
         let extent = extent.ok_or(DeviceError::Misuse("a block of an extent that is not there"))?;
         let at = each as u64 * offset + (block.0 % each) as u64 * layer.block_bytes;
-        Ok(extent.arena.at(at, layer.block_bytes))
+        Ok(extent.at(at, layer.block_bytes))
     }
 
     /// One layer's block wherever it is.
@@ -185,27 +175,21 @@ impl Memory {
     pub(super) fn grow(&mut self, plan: &Plan, extent: ExtentId) -> Result<(), DeviceError> {
         let bytes = plan.cache.extent_blocks as u64 * plan.cache.frame_bytes;
         let place = self.extents.get_mut(extent.0 as usize).ok_or(DeviceError::Misuse("an extent past the limit"))?;
-        *place = Some(Extent { arena: Arena::new(bytes, "the tail", Pages::Sparse)?, written: 0 });
+        *place = Some(Arena::new(bytes, "the tail", Pages::Sparse)?);
         Ok(())
     }
 
     /// Gives an extent back.
     pub(super) fn shrink(&mut self, extent: ExtentId) -> Result<(), DeviceError> {
         let place = self.extents.get_mut(extent.0 as usize).and_then(Option::take);
-        let extent = place.ok_or(DeviceError::Misuse("an extent that is not there was given back"))?;
-        self.host_blocks -= extent.written;
+        place.ok_or(DeviceError::Misuse("an extent that is not there was given back"))?;
+        self.tail.gave_back(extent);
         Ok(())
     }
 
     /// Says that a block of the tail was written.
-    pub(super) fn note_host_block(&mut self, plan: &Plan, block: HostBlockId) {
-        let each = plan.cache.extent_blocks;
-        if let Some(extent) = self.extents.get_mut((block.0 / each) as usize).and_then(Option::as_mut) {
-            let written = extent.written.max(block.0 % each + 1);
-            self.host_blocks += written - extent.written;
-            extent.written = written;
-            self.host_blocks_most = self.host_blocks_most.max(self.host_blocks);
-        }
+    pub(super) fn note_host_block(&mut self, block: HostBlockId) {
+        self.tail.wrote(block);
     }
 
     /// Says that a program ran with `rows` rows.
@@ -228,7 +212,7 @@ impl Memory {
             RowKind::Weights => plan.weights.last().map_or(0, |w| w.offset + w.bytes),
             RowKind::Window => frames.min(cache.window_frames) as u64 * cache.frame_bytes,
             RowKind::Landing => frames.saturating_sub(cache.window_frames) as u64 * cache.frame_bytes,
-            RowKind::Tail => self.host_blocks_most as u64 * cache.frame_bytes,
+            RowKind::Tail => u64::from(self.tail.most()) * cache.frame_bytes,
             _ => TRACKED.iter().position(|&k| k == kind).map_or(0, |i| self.used[i].load(Ordering::Relaxed)),
         }
     }

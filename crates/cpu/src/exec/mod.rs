@@ -11,7 +11,7 @@ mod transfer;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tailrace_device::kv::{Home, Phase, StepPlan};
+use tailrace_device::kv::{Home, Phase};
 use tailrace_device::plan::{AttentionBuffers, AttentionShape, Bucket, DeviceSizes, Plan, Program, RowKind};
 use tailrace_device::{
     DeviceError, Executor, HighWater, LoadOptions, Loader, Probe, Rates, Row, Submission, Traffic, WeightSource,
@@ -113,8 +113,6 @@ struct Machine {
 /// The rows of one sequence in the current submission.
 struct View {
     slot: SlotId,
-    /// Its rows, as indices into `Step::rows`.
-    first_row: usize,
     rows: usize,
     /// Position of its first row.
     first_position: u32,
@@ -141,61 +139,26 @@ impl Step {
         }
     }
 
-    /// Takes over a submission; checks everything that the kernels rely on.
-    fn set(&mut self, plan: &Plan, submission: &Submission<'_>) -> Result<(), DeviceError> {
+    /// Takes over a submission that was checked.
+    fn set(&mut self, submission: &Submission<'_>) {
+        let cache = submission.cache;
         self.phase = submission.phase;
         self.rows.clear();
         self.views.clear();
         self.homes.clear();
-        let program = program(plan, submission.phase);
-        if submission.rows.len() > program.rows as usize {
-            return Err(DeviceError::Misuse("more rows than the plan's bucket holds"));
-        }
-        if submission.rows.iter().any(|row| row.token.0 >= plan.vocab) {
-            return Err(DeviceError::Misuse("a token past the vocabulary"));
-        }
         self.rows.extend_from_slice(submission.rows);
-        let cache = submission.cache;
-        for index in 0..cache.sequences.len() {
-            self.add_view(cache, index)?;
-        }
-        let viewed: usize = self.views.iter().map(|v| v.rows).sum();
-        // Prefill is rows of one sequence, decode one row of each.
-        let shaped = match self.phase {
-            Phase::Prefill => self.views.len() <= 1,
-            Phase::Decode => self.views.iter().all(|v| v.rows == 1),
-        };
-        if viewed != self.rows.len() || !shaped {
-            return Err(DeviceError::Misuse("rows and views do not match"));
-        }
-        Ok(())
-    }
-
-    fn add_view(&mut self, cache: &StepPlan, index: usize) -> Result<(), DeviceError> {
-        let sequence = &cache.sequences[index];
-        let first_row = self.views.last().map_or(0, |v| v.first_row + v.rows);
-        let rows = sequence.cells as usize;
-        let mine = self.rows.get(first_row..first_row + rows).ok_or(DeviceError::Misuse("a view without rows"))?;
-        let expected = sequence.first_cell..;
-        if !mine.iter().zip(expected).all(|(row, position)| row.position == position && row.view as usize == index) {
-            return Err(DeviceError::Misuse("rows out of order"));
-        }
-        let first_home = self.homes.len();
-        for segment in cache.segments_of(sequence) {
-            if segment.first_block as usize != self.homes.len() - first_home {
-                return Err(DeviceError::Misuse("segments do not cover the sequence"));
+        for sequence in &cache.sequences {
+            let first_home = self.homes.len();
+            for segment in cache.segments_of(sequence) {
+                self.homes.extend_from_slice(cache.homes(segment));
             }
-            self.homes.extend_from_slice(cache.homes(segment));
+            self.views.push(View {
+                slot: sequence.slot,
+                rows: sequence.cells as usize,
+                first_position: sequence.first_cell,
+                homes: first_home..self.homes.len(),
+            });
         }
-        let first_position = sequence.first_cell;
-        self.views.push(View {
-            slot: sequence.slot,
-            first_row,
-            rows,
-            first_position,
-            homes: first_home..self.homes.len(),
-        });
-        Ok(())
     }
 }
 
@@ -217,7 +180,8 @@ impl CpuExecutor {
     /// Takes over a submission and makes the transfers that come before.
     fn begin(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
         let Machine { plan, memory, poison, .. } = &mut self.machine;
-        self.step.set(plan, submission)?;
+        submission.check(plan)?;
+        self.step.set(submission);
         transfer::run(memory, plan, &submission.cache.before, *poison, &mut self.traffic)
     }
 

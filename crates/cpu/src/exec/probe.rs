@@ -9,12 +9,7 @@ use crate::q8::{Q8_BYTES, Q8Block};
 impl Probe for CpuExecutor {
     fn read(&mut self, bucket: Bucket, buffer: BufferId, rows: u32) -> Result<Vec<f32>, DeviceError> {
         let (plan, memory) = (&self.machine.plan, &self.machine.memory);
-        let program = match bucket {
-            Bucket::Prefill => &plan.prefill,
-            Bucket::Decode => &plan.decode,
-            Bucket::Head => &plan.head,
-        };
-        let buffer = program.buffers.get(buffer.0 as usize).filter(|buffer| rows <= buffer.rows);
+        let buffer = plan.program(bucket).buffers.get(buffer.0 as usize).filter(|buffer| rows <= buffer.rows);
         let buffer = buffer.ok_or(DeviceError::Misuse("rows that do not exist are read"))?;
         let from = if bucket == Bucket::Head { memory.head(buffer) } else { memory.workspace(buffer) };
         let mut values = Vec::with_capacity(rows as usize * from.cols);

@@ -27,7 +27,7 @@ pub(super) fn run(
             Transfer::Shrink { extent } => memory.shrink(extent)?,
             Transfer::Clean { from, to } => {
                 copy(memory, plan, Home::Frame(from), Home::Host(to))?;
-                memory.note_host_block(plan, to);
+                memory.note_host_block(to);
                 traffic.tail_written_bytes += plan.cache.frame_bytes;
             }
             Transfer::Fetch { from, to } => {
@@ -61,13 +61,8 @@ fn undo_growth(memory: &mut Memory, (made, left): (&[Transfer], &[Transfer])) ->
     Ok(())
 }
 
-/// The layers whose cells are in frames.
-fn global_layers(plan: &Plan) -> impl Iterator<Item = (usize, &LayerCache)> {
-    plan.cache.layers.iter().enumerate().filter(|(_, l)| matches!(l.place, CachePlace::Frames { .. }))
-}
-
 fn copy(memory: &Memory, plan: &Plan, from: Home, to: Home) -> Result<(), DeviceError> {
-    for (_, layer) in global_layers(plan) {
+    for (_, layer) in plan.cache.global_layers() {
         let from = memory.home_block(plan, layer, from)?;
         let to = memory.home_block(plan, layer, to)?;
         // SAFETY: both are whole blocks of this layer in live arenas; distinct homes do not overlap, and `&mut Memory`
@@ -79,7 +74,7 @@ fn copy(memory: &Memory, plan: &Plan, from: Home, to: Home) -> Result<(), Device
 
 /// A frame handed out for appends has its V zeroed: a product of weight 0 with garbage could be NaN.
 fn zero_values(memory: &Memory, plan: &Plan, frame: FrameId) {
-    for (i, layer) in global_layers(plan) {
+    for (i, layer) in plan.cache.global_layers() {
         let shape = &plan.layers[i].shape;
         let k_bytes = shape.kv_heads as u64 * shape.k_head_bytes();
         let block = memory.frame_block(plan, layer, frame);
@@ -89,7 +84,7 @@ fn zero_values(memory: &Memory, plan: &Plan, frame: FrameId) {
 }
 
 fn poison_frame(memory: &Memory, plan: &Plan, frame: FrameId) {
-    for (_, layer) in global_layers(plan) {
+    for (_, layer) in plan.cache.global_layers() {
         // SAFETY: a whole block; `&mut Memory` in `run` keeps workers away.
         unsafe { poison_block(memory.frame_block(plan, layer, frame), layer) };
     }

@@ -109,24 +109,6 @@ impl NaiveExecutor {
         }
     }
 
-    /// A submission's rows must be those that its step plan appends.
-    fn check(&self, cache: &StepPlan) -> Result<(), DeviceError> {
-        let appended = cache.sequences.iter().enumerate().flat_map(|(view, sequence)| {
-            let positions = sequence.first_cell..sequence.first_cell + sequence.cells;
-            positions.map(move |position| (view as u32, position))
-        });
-        let vocab = self.model.plan.vocab;
-        if self.rows.len() > self.program().rows as usize {
-            Err(DeviceError::Misuse("more rows than the plan's bucket holds"))
-        } else if self.rows.iter().any(|row| row.token.0 >= vocab) {
-            Err(DeviceError::Misuse("a token past the vocabulary"))
-        } else if !appended.eq(self.rows.iter().map(|row| (row.view, row.position))) {
-            Err(DeviceError::Misuse("rows and views do not match"))
-        } else {
-            Ok(())
-        }
-    }
-
     /// Runs the body over the rows of the submission.
     fn compute(&mut self, cache: &StepPlan) -> Result<(), DeviceError> {
         let NaiveExecutor { model, memory, rows, .. } = self;
@@ -144,9 +126,9 @@ impl NaiveExecutor {
     /// Takes over a submission and makes the transfers that come before.
     fn begin(&mut self, submission: &Submission<'_>) -> Result<(), DeviceError> {
         let Submission { phase, rows, cache } = *submission;
+        submission.check(&self.model.plan)?;
         self.phase = phase;
         self.rows = rows.to_vec();
-        self.check(cache)?;
         self.transfer(&cache.before)
     }
 

@@ -135,7 +135,7 @@ impl Memory {
     }
 
     fn copy(&mut self, plan: &Plan, from: Home, to: Home) -> Result<(), DeviceError> {
-        for layer in global_layers(plan) {
+        for (_, layer) in plan.cache.global_layers() {
             let block = self.bytes(home_block(plan, layer, from)?)?.to_vec();
             self.bytes_mut(home_block(plan, layer, to)?)?.copy_from_slice(&block);
         }
@@ -154,16 +154,11 @@ impl Memory {
     }
 
     fn poison(&mut self, plan: &Plan, frame: FrameId) -> Result<(), DeviceError> {
-        for layer in global_layers(plan) {
+        for (_, layer) in plan.cache.global_layers() {
             self.bytes_mut(home_block(plan, layer, Home::Frame(frame))?)?.fill(NAN_BYTE);
         }
         Ok(())
     }
-}
-
-/// The layers whose cells are in frames.
-fn global_layers(plan: &Plan) -> impl Iterator<Item = &LayerCache> {
-    plan.cache.layers.iter().filter(|layer| matches!(layer.place, CachePlace::Frames { .. }))
 }
 
 fn part(arena: Arena, start: u64, bytes: u64) -> Part {

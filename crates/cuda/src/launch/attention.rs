@@ -107,7 +107,7 @@ impl DecodeHeads {
 }
 
 /// Shared memory that one thread block can have.
-pub fn shared_max(capability: u32) -> u32 {
+fn shared_max(capability: u32) -> u32 {
     match capability {
         75 => 64 << 10,
         80 | 87 => 163 << 10,

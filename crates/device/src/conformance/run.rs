@@ -150,6 +150,26 @@ impl<'a> Reference<'a> {
     }
 }
 
+/// A line for everything in `cases` that fails or is out of its bounds.
+pub fn failures<'a>(
+    cases: impl IntoIterator<Item = &'a Case>,
+    device: &dyn Loader,
+    reference: &mut Reference<'_>,
+    precision: Precision,
+) -> Vec<String> {
+    let mut failures = Vec::new();
+    for case in cases {
+        match check(case, device, reference, precision) {
+            Ok(checked) => {
+                let wrong = checked.iter().filter(|checked| !checked.holds());
+                failures.extend(wrong.map(|checked| format!("{}: {checked}", case.name)));
+            }
+            Err(error) => failures.push(format!("{}: {error}", case.name)),
+        }
+    }
+    failures
+}
+
 /// Runs a case on a device and on the reference, and compares every buffer that the op writes.
 ///
 /// # Errors
