@@ -136,6 +136,10 @@ impl DeviceSizes for CudaLoader {
         self.sizes.ring_slots(slot_bytes, weight_bytes)
     }
 
+    fn ring_slots_max(&self, slot_bytes: u64, weight_bytes: u64) -> u32 {
+        self.sizes.ring_slots_max(slot_bytes, weight_bytes)
+    }
+
     fn step_bytes(&self, limits: &Limits, gathered_row_bytes: u64) -> u64 {
         self.sizes.step_bytes(limits, gathered_row_bytes)
     }

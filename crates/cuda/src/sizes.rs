@@ -14,6 +14,10 @@ use crate::step::StepLayout;
 /// tails where those are small.
 const RING_BYTES: u64 = 128 << 20;
 
+/// The same where sliding layers lie between those with a tail: in the time that they take for a chunk the link carries some
+/// hundreds of MiB.
+const RING_BYTES_MAX: u64 = 1 << 30;
+
 /// A model's ring takes no more than this part of its weights.
 const RING_WEIGHTS_PART: u64 = 8;
 
@@ -56,6 +60,12 @@ pub(crate) fn matrix_input(bucket: Bucket, ty: WeightType, activations: Activati
         (ActivationType::Auto, _) if ty.is_float() => MatrixInput::F32,
         (ActivationType::Auto, _) => MatrixInput::Q8,
     }
+}
+
+/// Slots of a ring of `bytes` bytes, for a model of `weight_bytes`.
+fn ring_slots(bytes: u64, slot_bytes: u64, weight_bytes: u64) -> u32 {
+    let bytes = bytes.min(weight_bytes / RING_WEIGHTS_PART);
+    (bytes / slot_bytes.max(1)).max(RING_SLOTS_MIN) as u32
 }
 
 /// The sizes of a card whose process holds `driver_bytes` beside its arenas.
@@ -110,8 +120,11 @@ impl DeviceSizes for Sizes {
     }
 
     fn ring_slots(&self, slot_bytes: u64, weight_bytes: u64) -> u32 {
-        let bytes = RING_BYTES.min(weight_bytes / RING_WEIGHTS_PART);
-        (bytes / slot_bytes.max(1)).max(RING_SLOTS_MIN) as u32
+        ring_slots(RING_BYTES, slot_bytes, weight_bytes)
+    }
+
+    fn ring_slots_max(&self, slot_bytes: u64, weight_bytes: u64) -> u32 {
+        ring_slots(RING_BYTES_MAX, slot_bytes, weight_bytes)
     }
 
     fn step_bytes(&self, limits: &Limits, gathered_row_bytes: u64) -> u64 {

@@ -7,10 +7,13 @@ use tailrace_models::shapes;
 const CONTEXT: u32 = 131_072;
 
 fn plan(shape: &str, context: u32) -> Plan {
+    plan_under(shape, Limits::new(context))
+}
+
+fn plan_under(shape: &str, limits: Limits) -> Plan {
     let model = shapes::read(shape).expect("a known shape");
     let sizes = Sizes { card: Card::new((9, 0), 132), driver_bytes: 600 << 20 };
-    let limits = Limits { chunk: Limits::CHUNK_GPU, ..Limits::new(context) };
-    Plan::new(&model.spec, &limits, &sizes).expect("no cap, so it fits")
+    Plan::new(&model.spec, &Limits { chunk: Limits::CHUNK_GPU, ..limits }, &sizes).expect("it fits")
 }
 
 const SHAPES: [&str; 6] =
@@ -32,6 +35,43 @@ fn partials_are_a_small_part_of_one_layers_cells() {
         let layer = plan.layers.iter().map(|layer| layer.shape.block_bytes() * blocks).max().expect("it has layers");
         let partials = plan.memory.bytes(RowKind::Partials);
         assert!(partials > 0 && partials * 40 <= layer, "{shape}: {partials} of {layer}");
+    }
+}
+
+#[test]
+fn a_ring_holds_a_layers_tail_where_sliding_layers_lie_between() {
+    let windowed = |shape, blocks: u32| {
+        let plan = plan_under(shape, Limits { window_cells: Some(blocks * 256), ..Limits::new(CONTEXT) });
+        let Plan { cache, memory, .. } = plan;
+        assert_eq!(u64::from(cache.ring_slots) * cache.slot_bytes, memory.bytes(RowKind::Ring), "{shape}");
+        // Of one layer.
+        let tail = u64::from(cache.sequence_blocks - cache.core_frames()) * cache.slot_bytes;
+        (memory.bytes(RowKind::Ring), tail)
+    };
+    // Eight layers of 48, blocks of 2 MiB: 4 GiB in the tail, then all but two blocks.
+    let (ring, tail) = windowed("gemma3-12b:q8_0", 512 - 9 - 256);
+    assert_eq!((ring, tail), (512 << 20, 512 << 20));
+    assert_eq!(windowed("gemma3-12b:q8_0", 1).0, 1004 << 20);
+    assert_eq!(windowed("gemma3-12b:q8_0", 512 - 9 - 2).0, 128 << 20);
+    for shape in ["qwen2.5-7b:q4_k", "qwen2.5-14b:q8_0", "qwen3-8b:q8_0", "llama3-8b:q4_k"] {
+        assert_eq!(windowed(shape, 8).0, 128 << 20, "{shape}");
+    }
+}
+
+#[test]
+fn a_cap_gives_the_ring_no_more_than_a_quarter_of_the_window() {
+    let capped = |gib: u64| {
+        let cap = gib << 30;
+        let plan = plan_under("gemma3-12b:q8_0", Limits { device_bytes_max: Some(cap), ..Limits::new(CONTEXT) });
+        assert!(plan.cache.spills && plan.memory.device_bytes() <= cap);
+        plan
+    };
+    let mut before = capped(15).cache;
+    for cache in (16..22).map(|gib| capped(gib).cache) {
+        let tail = cache.sequence_blocks - cache.core_frames();
+        assert_eq!(cache.ring_slots, tail.min(2 * cache.window_frames).max(64));
+        assert!(before.window_frames < cache.window_frames);
+        before = cache;
     }
 }
 

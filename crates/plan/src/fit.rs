@@ -12,6 +12,9 @@ use crate::{DeviceSizes, PlanError};
 /// Least bytes of one layer in an extent: below it, copies over a link lose rate to their fixed cost.
 const EXTENT_LAYER_BYTES: u64 = 4 << 20;
 
+/// A ring that grew takes no more than this part of the window that was fitted beside it.
+const RING_WINDOW_PART: u64 = 4;
+
 /// Where a layer's cells live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CachePlace {
@@ -97,10 +100,36 @@ struct Needs {
     layers: Vec<LayerCache>,
     frame_bytes: u64,
     slot_bytes: u64,
+    /// Slots of the ring at least and at most.
+    ring_slots: (u32, u32),
     sliding: Option<SlidingPlan>,
     sequence_blocks: u32,
     blocks: u32,
     landing: u32,
+}
+
+impl Needs {
+    /// Whether that many frames beside the landing frames are enough for every block.
+    fn covered_by(&self, frames: u32) -> bool {
+        // Without layers of global reach there are no frames, and nothing to spill.
+        self.frame_bytes == 0 || frames.saturating_add(self.landing) >= self.blocks
+    }
+
+    /// A window of `frames` with a ring for one layer's tail, but of no more than `slots` slots.
+    ///
+    /// One more frame leaves one block fewer in the tail, and a frame takes more bytes than a slot. So bytes grow with the window,
+    /// although the ring shrinks.
+    fn window(&self, frames: u32, slots: u64) -> Window {
+        let (least, most) = self.ring_slots;
+        let tail = self.blocks - self.landing - frames;
+        let ring = slots.min(most.min(tail).into()) as u32;
+        Window::Frames { frames, ring: ring.max(least) }
+    }
+
+    /// The same, where the ring takes of what could be the window.
+    fn fitted_window(&self, frames: u32) -> Window {
+        self.window(frames, u64::from(frames) * self.frame_bytes / RING_WINDOW_PART / self.slot_bytes)
+    }
 }
 
 /// Chooses the window; the memory map and the cache's division follow from it.
@@ -109,9 +138,9 @@ pub(crate) fn fit(
     limits: &Limits,
     device: &dyn DeviceSizes,
 ) -> Result<(CachePlan, MemoryMap), PlanError> {
-    let needs = needs(&lowered.layers, limits);
+    let needs = needs(lowered, limits, device);
     let window = match (limits.window_cells, limits.device_bytes_max) {
-        (Some(cells), _) => Window::asked(&needs, cells),
+        (Some(cells), _) => asked_window(lowered, limits, device, &needs, cells),
         (None, None) => Window::Resident,
         (None, Some(cap)) => largest_window(lowered, limits, device, &needs, cap),
     };
@@ -127,46 +156,56 @@ pub(crate) fn fit(
 enum Window {
     /// Every block has a frame.
     Resident,
-    /// That many frames beside the landing frames.
-    Frames(u32),
+    /// Some.
+    Frames {
+        /// How many, beside the landing frames.
+        frames: u32,
+        /// Slots of the ring.
+        ring: u32,
+    },
 }
 
-impl Window {
-    fn asked(needs: &Needs, cells: u32) -> Self {
-        let frames = cells.div_ceil(BLOCK_CELLS).max(1);
-        // Without layers of global reach there are no frames, and nothing to spill.
-        let covers = needs.frame_bytes == 0 || frames.saturating_add(needs.landing) >= needs.blocks;
-        if covers { Window::Resident } else { Window::Frames(frames) }
+/// The window that was asked for; the ring is as large as the cap lets it be.
+fn asked_window(lowered: &Lowered, limits: &Limits, device: &dyn DeviceSizes, needs: &Needs, cells: u32) -> Window {
+    let frames = cells.div_ceil(BLOCK_CELLS).max(1);
+    if needs.covered_by(frames) {
+        return Window::Resident;
     }
+    let Some(cap) = limits.device_bytes_max else { return needs.window(frames, u64::MAX) };
+    let without = divide(lowered, limits, device, needs, Window::Frames { frames, ring: 0 }).1.device_bytes();
+    // The ring's row is whole pages.
+    let free = cap.saturating_sub(without) / PAGE * PAGE;
+    needs.window(frames, free / needs.slot_bytes)
 }
 
 /// The largest window under `cap`; where none fits, the one that takes the fewest bytes.
 fn largest_window(lowered: &Lowered, limits: &Limits, device: &dyn DeviceSizes, needs: &Needs, cap: u64) -> Window {
     let bytes = |window| divide(lowered, limits, device, needs, window).1.device_bytes();
     let resident = bytes(Window::Resident);
-    let Window::Frames(least) = Window::asked(needs, BLOCK_CELLS) else { return Window::Resident };
-    if resident <= cap {
+    if resident <= cap || needs.covered_by(1) {
         return Window::Resident;
     }
-    let smallest = bytes(Window::Frames(least));
+    let least = needs.fitted_window(1);
+    let smallest = bytes(least);
     if smallest > cap {
         // The ring comes with spilling, so a small context can take less where it is resident.
-        return if resident <= smallest { Window::Resident } else { Window::Frames(least) };
+        return if resident <= smallest { Window::Resident } else { least };
     }
     // Bytes grow with the window: the largest that fits lies between the least and the first that is resident.
-    let (mut low, mut high) = (least, needs.blocks - needs.landing);
+    let (mut low, mut high) = (1, needs.blocks - needs.landing);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        if bytes(Window::Frames(middle)) <= cap {
+        if bytes(needs.fitted_window(middle)) <= cap {
             low = middle;
         } else {
             high = middle;
         }
     }
-    Window::Frames(low)
+    needs.fitted_window(low)
 }
 
-fn needs(layers: &[Layer], limits: &Limits) -> Needs {
+fn needs(lowered: &Lowered, limits: &Limits, device: &dyn DeviceSizes) -> Needs {
+    let layers = &lowered.layers;
     let (mut frame_bytes, mut ring_block_bytes, mut slot_bytes, mut widest) = (0, 0, 0, None::<u32>);
     let mut caches = Vec::with_capacity(layers.len());
     for layer in layers {
@@ -196,7 +235,22 @@ fn needs(layers: &[Layer], limits: &Limits) -> Needs {
     });
     let blocks = sequence_blocks * limits.sequences;
     let landing = limits.chunk.div_ceil(BLOCK_CELLS) + limits.sequences;
-    Needs { layers: caches, frame_bytes, slot_bytes, sliding, sequence_blocks, blocks, landing }
+    let ring_least = device.ring_slots(slot_bytes, lowered.weight_bytes);
+    // While sliding layers run, the link can only go on if the ring has room for what the next global layer reads. Where a frame
+    // has one layer, its tail might as well be in the window; and slots are whole pages, so that no row's rounding breaks the
+    // growth of bytes with the window.
+    let grows = sliding.is_some() && frame_bytes > slot_bytes && slot_bytes.is_multiple_of(PAGE);
+    let ring_most = if grows { device.ring_slots_max(slot_bytes, lowered.weight_bytes) } else { ring_least };
+    Needs {
+        layers: caches,
+        frame_bytes,
+        slot_bytes,
+        ring_slots: (ring_least, ring_most),
+        sliding,
+        sequence_blocks,
+        blocks,
+        landing,
+    }
 }
 
 /// The memory map and the cache's division with that window.
@@ -208,10 +262,10 @@ fn divide(
     window: Window,
 ) -> (CachePlan, MemoryMap) {
     let frame_bytes = needs.frame_bytes;
-    let (spills, window_frames, landing_frames) = match window {
-        Window::Resident if frame_bytes == 0 => (false, 0, 0),
-        Window::Resident => (false, needs.blocks, 0),
-        Window::Frames(frames) => (true, frames, needs.landing),
+    let (spills, window_frames, landing_frames, ring_slots) = match window {
+        Window::Resident if frame_bytes == 0 => (false, 0, 0, 0),
+        Window::Resident => (false, needs.blocks, 0, 0),
+        Window::Frames { frames, ring } => (true, frames, needs.landing, ring),
     };
     let workspace = lowered.prefill.bytes.max(lowered.decode.bytes);
     let overlay_offset = round_up(lowered.decode.bytes, PAGE);
@@ -223,7 +277,6 @@ fn divide(
         }
         false => 0,
     };
-    let ring_slots = if spills { device.ring_slots(needs.slot_bytes, lowered.weight_bytes) } else { 0 };
     let (extent_blocks, extents_max) = extents(needs, limits, spills);
 
     let mut map = MemoryMap::default();

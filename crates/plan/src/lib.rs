@@ -100,6 +100,12 @@ pub trait DeviceSizes {
     /// model alone: a ring that grew with the cap could shrink the window.
     fn ring_slots(&self, slot_bytes: u64, weight_bytes: u64) -> u32;
 
+    /// Slots up to which the ring is to hold the tail of a whole layer, where sliding layers, which have none, lie between those
+    /// that have one. Also a function of the model alone.
+    fn ring_slots_max(&self, slot_bytes: u64, weight_bytes: u64) -> u32 {
+        self.ring_slots(slot_bytes, weight_bytes)
+    }
+
     /// Bytes of what is uploaded for each step: rows, tables, and `gathered_row_bytes` for each row whose embedding the host has.
     fn step_bytes(&self, limits: &Limits, gathered_row_bytes: u64) -> u64 {
         let _ = (limits, gathered_row_bytes);

@@ -11,12 +11,13 @@ use tailrace_types::{KvType, ROW_GROUP, WeightType};
 #[derive(Clone, Debug)]
 pub(crate) struct Fake {
     pub(crate) ring_slots: u32,
+    pub(crate) ring_slots_max: u32,
     pub(crate) leaf_batch: u32,
     pub(crate) scratch_bytes: u64,
 }
 
 impl Fake {
-    pub(crate) const SMALL: Fake = Fake { ring_slots: 4, leaf_batch: 8, scratch_bytes: 10_000 };
+    pub(crate) const SMALL: Fake = Fake { ring_slots: 4, ring_slots_max: 4, leaf_batch: 8, scratch_bytes: 10_000 };
 }
 
 impl DeviceSizes for Fake {
@@ -39,6 +40,10 @@ impl DeviceSizes for Fake {
 
     fn ring_slots(&self, _slot_bytes: u64, _weight_bytes: u64) -> u32 {
         self.ring_slots
+    }
+
+    fn ring_slots_max(&self, _slot_bytes: u64, _weight_bytes: u64) -> u32 {
+        self.ring_slots_max
     }
 }
 
@@ -193,11 +198,14 @@ pub(crate) fn shapes() -> impl Strategy<Value = Shape> {
 }
 
 pub(crate) fn cases() -> impl Strategy<Value = Case> {
-    let device = (1u32..12, 1u32..20, 0u64..200_000).prop_map(|(ring_slots, leaf_batch, scratch_bytes)| Fake {
-        ring_slots,
-        leaf_batch,
-        scratch_bytes,
-    });
+    let device = (1u32..12, 0u32..60, 1u32..20, 0u64..200_000).prop_map(
+        |(ring_slots, ring_slots_max, leaf_batch, scratch_bytes)| Fake {
+            ring_slots,
+            ring_slots_max,
+            leaf_batch,
+            scratch_bytes,
+        },
+    );
     let kv = prop::sample::select(KvType::ALL);
     let limits = (1u32..16_000, 1u32..6, 1u32..1500, 1u32..20, 0u32..600, kv.clone(), kv).prop_map(
         |(context, sequences, chunk, logit_rows, rollback_cells, k_type, v_type)| Limits {

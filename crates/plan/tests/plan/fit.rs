@@ -3,7 +3,8 @@
 
 use crate::common::{Case, Fake, Shape, cases, window};
 use proptest::prelude::*;
-use tailrace_plan::{CachePlace, Limits, PAGE, Plan, PlanError, Room, RowKind};
+use tailrace_plan::spec::Reach;
+use tailrace_plan::{CachePlace, CachePlan, Limits, PAGE, Plan, PlanError, Room, RowKind};
 use tailrace_types::BLOCK_CELLS;
 
 /// The least cap that `case` starts under, as the refusal of a cap of one byte says.
@@ -23,6 +24,21 @@ fn next_threshold(case: &Case, mut low: u64, mut high: u64) -> u64 {
         if at(middle) > before { high = middle } else { low = middle }
     }
     high
+}
+
+/// Slots of a ring beside `frames` frames, where it may take `most` of them.
+fn ring(case: &Case, plan: &Plan, frames: u32, most: u64) -> u32 {
+    let (Fake { ring_slots, ring_slots_max, .. }, cache) = (&case.device, &plan.cache);
+    // A layer's tail, where layers without one lie between several that have one.
+    let grows = cache.sliding.is_some() && cache.frame_bytes > cache.slot_bytes;
+    let blocks = cache.sequence_blocks * plan.limits.sequences;
+    let tail = if grows { blocks - cache.landing_frames - frames } else { 0 };
+    most.min((*ring_slots_max).min(tail).into()).max((*ring_slots).into()) as u32
+}
+
+/// The same, where window and ring are fitted: the ring takes a quarter of the window's bytes at most.
+fn fitted_ring(case: &Case, plan: &Plan, frames: u32) -> u32 {
+    ring(case, plan, frames, u64::from(frames) * plan.cache.frame_bytes / 4 / plan.cache.slot_bytes)
 }
 
 /// Everything that holds for every plan.
@@ -46,6 +62,11 @@ fn check_plan(case: &Case, plan: &Plan) {
         assert!(cache.window_frames >= 1);
         assert_eq!(cache.landing_frames, limits.chunk.div_ceil(BLOCK_CELLS) + limits.sequences);
         assert!(cache.ring_slots > 0);
+        match (limits.window_cells, limits.device_bytes_max) {
+            (None, _) => assert_eq!(cache.ring_slots, fitted_ring(case, plan, cache.window_frames)),
+            (Some(_), None) => assert_eq!(cache.ring_slots, ring(case, plan, cache.window_frames, u64::MAX)),
+            (Some(_), Some(_)) => assert!(cache.ring_slots <= ring(case, plan, cache.window_frames, u64::MAX)),
+        }
     } else {
         let global = cache.frame_bytes > 0;
         assert_eq!(frames, if global { blocks } else { 0 });
@@ -145,9 +166,12 @@ proptest! {
         if plan.cache.spills {
             let asked = |frames| Limits { window_cells: Some(frames * BLOCK_CELLS), ..case.limits.clone() };
             let same = case.plan(&asked(plan.cache.window_frames)).unwrap();
-            prop_assert_eq!(&same.cache, &plan.cache);
-            let more = case.plan(&asked(plan.cache.window_frames + 1)).unwrap();
-            prop_assert!(more.memory.device_bytes() > cap && resident > cap);
+            prop_assert_eq!(&CachePlan { ring_slots: plan.cache.ring_slots, ..same.cache }, &plan.cache);
+            let frames = plan.cache.window_frames + 1;
+            let more = case.plan(&asked(frames)).unwrap();
+            let ring = if more.cache.spills { fitted_ring(&case, &more, frames) } else { 0 };
+            let without = more.memory.device_bytes() - more.memory.bytes(RowKind::Ring);
+            prop_assert!(without + u64::from(ring) * plan.cache.slot_bytes > cap && resident > cap);
             check_plan(&case, &more);
         }
     }
@@ -209,6 +233,36 @@ proptest! {
         }
     }
 
+    #[test]
+    fn the_ring_of_layers_that_all_have_a_tail_does_not_grow(case in cases(), share in 0u64..1000, most in 0u32..10_000) {
+        let kind = |reach: &&Reach| **reach == Reach::Global;
+        let globals = case.shape.reaches.iter().filter(kind).count();
+        prop_assume!(globals <= 1 || globals == case.shape.reaches.len());
+        let with = |ring_slots_max| Case { device: Fake { ring_slots_max, ..case.device.clone() }, ..case.clone() };
+        let (least, resident) = (needed(&case), case.resident_bytes());
+        let cap = least + (resident - least) * share / 1000;
+        prop_assert_eq!(with(most).under(cap).unwrap(), with(case.device.ring_slots).under(cap).unwrap());
+    }
+
+    /// A window that is asked for keeps its size under any cap that it fits under; the ring takes what is left.
+    #[test]
+    fn the_ring_beside_a_window_that_was_asked_for_is_the_largest_that_fits(case in cases(), frames in 1u32..20, share in 0u64..1200) {
+        let asked = Limits { window_cells: Some(frames * BLOCK_CELLS), ..case.limits.clone() };
+        let free = case.plan(&asked).unwrap();
+        prop_assume!(free.cache.spills);
+        let without = free.memory.device_bytes() - free.memory.bytes(RowKind::Ring);
+        let slots = |n: u32| without + (u64::from(n) * free.cache.slot_bytes).next_multiple_of(PAGE);
+        let (least, most) = (slots(case.device.ring_slots), free.memory.device_bytes());
+        let cap = least + (most - least) * share / 1000;
+        let plan = case.plan(&Limits { device_bytes_max: Some(cap), ..asked.clone() }).unwrap();
+        check_plan(&case, &plan);
+        let cache = plan.cache;
+        prop_assert!(slots(cache.ring_slots + 1) > cap || cache.ring_slots == free.cache.ring_slots);
+        prop_assert_eq!(CachePlan { ring_slots: free.cache.ring_slots, ..cache }, free.cache);
+        let limits = Limits { device_bytes_max: Some(least - 1), ..asked };
+        prop_assert!(case.plan(&limits).is_err());
+    }
+
     /// Shares that are no whole number of blocks waste up to a block each: four sequences can need fewer blocks than
     /// three. Where they need no fewer, more sequences get no more window.
     #[test]
@@ -268,8 +322,15 @@ fn applied(limits: &Limits, hint: &str) -> Limits {
 
 #[test]
 fn every_threshold_of_one_model() {
-    for shape in [Shape::global(4), Shape::mixed(12, 512)] {
-        let case = Case { shape, device: Fake::SMALL, limits: Limits::new(16 * BLOCK_CELLS) };
+    let growing = Fake { ring_slots: 1, ring_slots_max: 100, ..Fake::SMALL };
+    let cases = [
+        (Shape::global(4), Fake::SMALL),
+        (Shape::mixed(12, 512), Fake::SMALL),
+        (Shape::mixed(12, 512), growing.clone()),
+        (Shape::mixed(48, 512), growing),
+    ];
+    for (shape, device) in cases {
+        let case = Case { shape, device, limits: Limits::new(16 * BLOCK_CELLS) };
         let (mut at, resident) = (needed(&case), case.resident_bytes());
         let mut windows = vec![window(&case.under(at).unwrap())];
         while *windows.last().unwrap() != u64::MAX {
@@ -296,6 +357,31 @@ fn without_global_layers_nothing_spills() {
     }
     let least = needed(&case);
     assert_eq!(least, case.resident_bytes());
+}
+
+#[test]
+fn sliding_layers_make_the_ring_as_large_as_one_layers_tail() {
+    let device = Fake { ring_slots: 4, ring_slots_max: 300, ..Fake::SMALL };
+    let case = Case { shape: Shape::mixed(48, 512), device, limits: Limits::new(256 * BLOCK_CELLS) };
+    let ring = |frames: u32, limits: &Limits| {
+        let plan = case.plan(&Limits { window_cells: Some(frames * BLOCK_CELLS), ..limits.clone() }).unwrap();
+        check_plan(&case, &plan);
+        assert_eq!(plan.cache.window_frames, frames);
+        plan.cache.ring_slots
+    };
+    // Of 256 blocks, 3 are in landing frames.
+    assert_eq!([1, 100, 250, 252].map(|frames| ring(frames, &case.limits)), [252, 153, 4, 4]);
+    // Fitted, it takes at most what 8 layers have in a quarter of the window's frames.
+    let (least, resident) = (needed(&case), case.resident_bytes());
+    let mut whole = 0;
+    for part in 0..100 {
+        let plan = case.under(least + (resident - least) * part / 100).unwrap();
+        check_plan(&case, &plan);
+        let (frames, tail) = (plan.cache.window_frames, 253 - plan.cache.window_frames);
+        assert_eq!(plan.cache.ring_slots, tail.min(2 * frames).max(4));
+        whole += u32::from(plan.cache.ring_slots == tail);
+    }
+    assert!(0 < whole && whole < 100, "{whole}");
 }
 
 /// With a large ring, a context of few blocks takes less where all of it is resident; the refusal must know.
