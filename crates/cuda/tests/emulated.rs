@@ -11,8 +11,10 @@ use std::sync::Arc;
 use models::{GOLDEN_BOUND, Golden, Way, forced, golden, named};
 use tailrace_cuda::CudaLoader;
 use tailrace_cuda::driver::emulated::{Emulated, Order};
-use tailrace_device::LoadOptions;
-use tailrace_device::plan::Limits;
+use tailrace_device::kv::{Append, KvCache, KvConfig, Phase, StepPlan};
+use tailrace_device::plan::{Limits, Plan};
+use tailrace_device::{LoadOptions, Loader, Row, Submission, WeightSource};
+use tailrace_types::{BLOCK_CELLS, SlotId, TokenId};
 
 fn emulated(order: Order) -> CudaLoader {
     CudaLoader::on(Arc::new(Emulated::new(order)))
@@ -96,4 +98,54 @@ fn other_sequences_change_no_bit() {
     let (first, third) = (alone(sequences[0]), alone(sequences[2]));
     let second = &first[..together[1].len()];
     assert!(together[0] == first && together[1] == second && together[2] == third, "{}", golden.name);
+}
+
+/// Logits of a step of `rows` rows behind three blocks that were filled one by one, and the tail blocks that it read. The host
+/// waits for nothing before the end, so what was written to the host and comes back is in flight all the time.
+fn logits_without_waits(
+    golden: &Golden,
+    order: Order,
+    window_cells: Option<u32>,
+    (phase, rows): (Phase, u32),
+) -> (Vec<u32>, usize) {
+    let loader = emulated(order);
+    let limits = Limits { chunk: BLOCK_CELLS, window_cells, ..Limits::new(8 * BLOCK_CELLS) };
+    let plan = Plan::new(golden.model.spec(), &limits, &loader).expect("it fits");
+    let mut cache = KvCache::new(KvConfig::of(&plan)).expect("sizes of a plan");
+    let mut step = StepPlan::with_capacity(cache.config());
+    let (source, options) = (WeightSource::Synthetic { seed: 1 }, LoadOptions { poison: true });
+    let mut executor = loader.load(plan, source, options, &mut |_| ()).expect("it loads");
+    let slot = SlotId(0);
+    cache.create(slot).expect("a free slot");
+    for block in 0..4 {
+        let cells = if block < 3 { BLOCK_CELLS } else { rows };
+        // In the layout of a prefill nothing comes back into frames.
+        cache.begin(&[Append { slot, cells }], Phase::Prefill, &mut step).expect("there is room");
+        let first = block * BLOCK_CELLS;
+        let row = |position| Row { token: TokenId(position % 7), position, view: 0 };
+        let rows: Vec<Row> = (first..first + cells).map(row).collect();
+        let submission = |phase| Submission { phase, rows: &rows, cache: &step };
+        match block {
+            3 => executor.submit(&submission(phase)),
+            _ => executor.fill(&submission(Phase::Prefill), 1),
+        }
+        .expect("it runs");
+        cache.commit().expect("a step is open");
+    }
+    let wanted: Vec<u32> = (0..rows).collect();
+    let logits = executor.logits(&wanted).expect("rows of the last step");
+    (logits.iter().map(|x| x.to_bits()).collect(), step.tail_reads.len())
+}
+
+#[test]
+fn a_block_comes_back_although_nothing_waited_for_its_way_out() {
+    let golden = named("type-f16");
+    for last in [(Phase::Prefill, 2), (Phase::Decode, 1)] {
+        let (expected, _) = logits_without_waits(&golden, Order::ComputeFirst, None, last);
+        assert!(expected.iter().all(|&bits| f32::from_bits(bits).is_finite()));
+        for order in [Order::LinkFirst, Order::ComputeFirst] {
+            let (logits, read) = logits_without_waits(&golden, order, Some(BLOCK_CELLS), last);
+            assert!(read > 0 && logits == expected, "{last:?}, {order:?}");
+        }
+    }
 }
