@@ -1,4 +1,10 @@
-//! On a GPU, where there is one: the table of op cases, the row law, and what the kernels reach.
+//! On a GPU, where there is one: the table of op cases, the row law, a long run, and what the kernels reach.
+
+#[path = "../../engine/tests/common/golden.rs"]
+mod models;
+
+#[path = "common/long.rs"]
+mod long;
 
 use std::io::Write;
 use std::time::Duration;
@@ -32,6 +38,13 @@ fn rows_have_the_same_bits_whatever_is_computed_with_them() {
     for group in row_law_cases() {
         assert_eq!(row_law(&group, &device).expect("it runs"), None);
     }
+}
+
+#[test]
+fn a_long_run_takes_no_more_memory_and_changes_no_bit() {
+    let Some(device) = card("a_long_run") else { return };
+    let length = long::Length { steps: 2000, counted: 100, between: 40, others: 1500 };
+    long::check(&models::named("type-q8_0"), &device, length);
 }
 
 /// `cargo test --release -p tailrace-cuda --test card -- --ignored --nocapture`

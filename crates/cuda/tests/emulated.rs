@@ -6,6 +6,9 @@
 #[path = "../../engine/tests/common/golden.rs"]
 mod models;
 
+#[path = "common/long.rs"]
+mod long;
+
 use std::sync::Arc;
 
 use models::{GOLDEN_BOUND, Golden, Way, forced, golden, named};
@@ -98,6 +101,12 @@ fn other_sequences_change_no_bit() {
     let (first, third) = (alone(sequences[0]), alone(sequences[2]));
     let second = &first[..together[1].len()];
     assert!(together[0] == first && together[1] == second && together[2] == third, "{}", golden.name);
+}
+
+#[test]
+fn nor_do_sequences_that_come_and_go() {
+    let length = long::Length { steps: 140, counted: 20, between: 12, others: 300 };
+    long::check(&named("type-q8_0"), &emulated(Order::LinkFirst), length);
 }
 
 /// Logits of a step of `rows` rows behind three blocks that were filled one by one, and the tail blocks that it read. The host
