@@ -6,6 +6,7 @@
 #pragma once
 
 #include "common.cuh"
+#include "outputs.cuh"
 #include "params.cuh"
 
 BLOCK_OF(block_of)
@@ -86,60 +87,4 @@ template <int D, int ROWS, int THREADS> DEVICE void copy_rows_async(unsigned cha
         int unit = i * THREADS + thread;
         copy_async16(tile + T::offset(unit / T::UNITS, unit % T::UNITS), source + unit * 16);
     }
-}
-
-// --- finished rows ----------------------------------------------------------------------------------------------------
-// Scale of a block whose largest magnitude is `amax`, and its inverse; a NaN among the values makes the scale one.
-DEVICE float q8_scale(float amax, bool has_nan, float& inverse) {
-    bool zeros = amax < 7.888609e-31f;  // 2^-100
-    inverse = zeros ? 0.0f : div_rn(127.0f, amax);
-    return has_nan ? __builtin_nanf("") : zeros ? 0.0f : div_rn(amax, 127.0f);
-}
-DEVICE Q8Scale* q8_scale_of(const Outputs& dst, uint32_t row, uint32_t cols, uint32_t col) {
-    return reinterpret_cast<Q8Scale*>(dst.q8 + row * dst.q8_row_bytes + cols) + col / 32;
-}
-
-// Writes 32 columns of a row, one by each lane; `first` is a multiple of 32 where there is a q8 output. Lanes that are not
-// `active` have no column.
-DEVICE void store_outputs(const Outputs& dst, uint32_t row, uint32_t cols, uint32_t first, float value, bool active = true) {
-    uint32_t col = first + lane_id();
-    if (active && dst.f32) dst.f32[uint64_t(row) * cols + col] = value;
-    if (active && dst.bf16) dst.bf16[uint64_t(row) * cols + col] = f32_to_bf16(value);
-    if (!dst.q8) return;
-    float inverse;
-    float scale = q8_scale(warp_max(fabsf(value)), vote(value != value) != 0, inverse);
-    int q = round_to_int(value * inverse);
-    int sum = q;
-    for (int mask = 8; mask > 0; mask >>= 1) sum += shuffle_xor(sum, mask);
-    int sum_hi = shuffle(sum, 16);
-    dst.q8[row * dst.q8_row_bytes + col] = uint8_t(int8_t(q));
-    if (lane_id() == 0) *q8_scale_of(dst, row, cols, first) = Q8Scale{scale, int16_t(sum), int16_t(sum_hi)};
-}
-
-// Writes 32 columns of a row, 8 by each lane of a quad: columns 8 i + 2 (lane % 4) and the next are x[2 i] and x[2 i + 1].
-// All lanes take part; those of rows that do not exist store nothing.
-DEVICE void store_quad(const Outputs& dst, uint32_t row, uint32_t cols, uint32_t first, const float (&x)[8], bool exists) {
-    uint32_t col = first + lane_id() % 4 * 2;
-    uint64_t at = uint64_t(row) * cols + col;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (exists && dst.f32) *reinterpret_cast<float2*>(dst.f32 + at + 8 * i) = make_float2(x[2 * i], x[2 * i + 1]);
-        if (exists && dst.bf16) *reinterpret_cast<uint32_t*>(dst.bf16 + at + 8 * i) = f32_to_bf16x2(x[2 * i], x[2 * i + 1]);
-    }
-    if (!dst.q8) return;
-    float amax = 0.0f;
-    int nans = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) amax = fmaxf(amax, fabsf(x[i])), nans |= x[i] != x[i];
-    for (int mask = 1; mask <= 2; mask <<= 1) amax = fmaxf(amax, shuffle_xor(amax, mask)), nans |= shuffle_xor(nans, mask);
-    float inverse, scale = q8_scale(amax, nans != 0, inverse);
-    int sum[2] = {0, 0};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int q0 = round_to_int(x[2 * i] * inverse), q1 = round_to_int(x[2 * i + 1] * inverse);
-        sum[i / 2] += q0 + q1;
-        if (exists) *reinterpret_cast<uint16_t*>(dst.q8 + row * dst.q8_row_bytes + col + 8 * i) = uint16_t((q0 & 255) | (q1 & 255) << 8);
-    }
-    for (int mask = 1; mask <= 2; mask <<= 1) sum[0] += shuffle_xor(sum[0], mask), sum[1] += shuffle_xor(sum[1], mask);
-    if (exists && lane_id() % 4 == 0) *q8_scale_of(dst, row, cols, first) = Q8Scale{scale, int16_t(sum[0]), int16_t(sum[1])};
 }

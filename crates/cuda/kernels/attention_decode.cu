@@ -251,8 +251,6 @@ template <class T, int DK, int DV> struct Decode {
         uint32_t row = blockIdx.z, rows = p.step.header->rows;
         const StepRow step_row = p.step.rows[row < rows ? row : 0];
         const StepView view = p.step.views[step_row.view];
-        wait_previous();
-        if (row >= rows) return;
         uint32_t position = step_row.position;
         uint32_t first_cell = first_visible(position, p.window), first_leaf = first_cell / BLOCK_CELLS;
         Walk walk{p, view, position / BLOCK_CELLS, (gridDim.y - 1) * p.group_leaves};
@@ -265,12 +263,20 @@ template <class T, int DK, int DV> struct Decode {
 
         uint32_t leaf = max((first_leaf / p.group_leaves + blockIdx.y) * p.group_leaves, first_leaf);
         leaf = walk.find(leaf);
-        if (leaf > walk.last || heads == 0) return;
+        bool reads = row < rows && leaf <= walk.last && heads > 0;
 
         unsigned char* ring = dynamic + warp_id() * STAGES * SLOT_BYTES;
         float* merge = reinterpret_cast<float*>(dynamic + WARPS * STAGES * SLOT_BYTES);
-        Source source = source_of(walk, leaf, kv_head);
-        for (int i = 0; i < STAGES; i++) issue(ring + i * SLOT_BYTES, source, i);
+        Source source = reads ? source_of(walk, leaf, kv_head) : Source{nullptr, nullptr};
+        // Of what is read only the row's own cell may still be unwritten: cells of earlier steps were there before this step
+        // was uploaded. A warp whose cells are others need not wait.
+        bool early = reads && (leaf < walk.last || position % BLOCK_CELLS / WARP_CELLS != uint32_t(warp_id()));
+        if (early)
+            for (int i = 0; i < STAGES; i++) issue(ring + i * SLOT_BYTES, source, i);
+        wait_previous();
+        if (!reads) return;
+        if (!early)
+            for (int i = 0; i < STAGES; i++) issue(ring + i * SLOT_BYTES, source, i);
 
         build_query(shared, p, row, first_head, heads);
         sync_block();
@@ -414,5 +420,5 @@ KERNEL __launch_bounds__(1024) attention_fold(PARAM AttentionParams p) {
     }
     if (warp_id() != 0) return;
     float value = sum.l != 0.0f ? div_rn(sum.a, sum.l) : 0.0f;
-    store_outputs(p.dst, row, p.heads * p.dv, head * p.dv + blockIdx.x * WARP, value);
+    store_columns(p.dst, row, p.heads * p.dv, head * p.dv + blockIdx.x * WARP, value);
 }

@@ -112,6 +112,6 @@ KERNEL __launch_bounds__(256) attention_plain(PARAM AttentionParams p) {
         bool active = col < cols;
         const float* record = records + (first + (active ? col : i) / p.dv) * record_floats;
         float value = active && record[1] != 0.0f ? div_rn(record[2 + col % p.dv], record[1]) : 0.0f;
-        store_outputs(p.dst, row.index, p.heads * p.dv, first * p.dv + i, value, active);
+        store_columns(p.dst, row.index, p.heads * p.dv, first * p.dv + i, value, active);
     }
 }

@@ -213,7 +213,7 @@ template <class T, int DK, int DV, int MT> struct Prefill {
                 float x[8];
 #pragma unroll
                 for (int i = 0; i < 8; i++) x[i] = state.sums[slot / 2][block * 4 + i / 2][slot % 2 * 2 + i % 2] * inverse;
-                store_quad(p.dst, row, cols, head * DV + block * 32, x, exists);
+                store_pairs(p.dst, row, cols, head * DV + block * 32, x, exists);
             }
         }
     }

@@ -1,4 +1,4 @@
-// One parameter struct for each family of kernels; `src/params.rs` holds the same structs, and a test compares sizes.
+// One parameter struct for each family of kernels; `src/params.rs` holds the same structs, and both sides assert their sizes.
 // All are passed by value. Addresses are device addresses that never change after loading.
 #pragma once
 
