@@ -2,8 +2,8 @@
 //
 // Floor: the bytes of the weights, each read once. A warp computes OUT output rows; blocks are small and many, so that the
 // hardware evens out what multiprocessors get of the memory's rate. A warp has DEPTH loads of 16 bytes a lane in flight
-// for each output row; the first of them are asked for before `wait_previous`, so that memory is busy while the predecessors
-// drain. Activations are read through the L1 cache, which weights pass by.
+// for each output row, and STAGED more whose place is shared memory; the first of them are asked for before `wait_previous`,
+// so that memory is busy while the predecessors drain. Activations are read through the L1 cache, which weights pass by.
 //
 // A row's sum, whatever the number of rows and blocks: lane l adds the chunks l, l + 32, .. in this order, parts of a chunk
 // in order, then lanes are added pairwise, neighbours first.
@@ -12,6 +12,9 @@
 #include "matvec_rows_types.cuh"
 
 namespace matvec_rows {
+
+// Warps of a block.
+constexpr int WARPS = 4;
 
 // Sums of R values over the lanes; lane l ends with that of value l % R. Neighbours are added first.
 template <int R> DEVICE float sum_lanes(float (&v)[R]) {
@@ -49,9 +52,12 @@ template <class T> DEVICE OutputRow output_row(const MatVecParams& p, uint32_t i
     return row;
 }
 
-// Up to DEPTH tiles of OUT output rows in registers. A tile is one chunk for each lane, of each row.
-template <class T, int OUT, int DEPTH> struct Batch {
+// Up to DEPTH tiles of OUT output rows in registers. A tile is one chunk for each lane, of each row. With IN_SHARED the codes
+// are on their way to shared memory instead: to places of the lane's own, so that nobody waits for others.
+template <class T, int OUT, int DEPTH, bool IN_SHARED = false> struct Batch {
+    enum : int { BYTES = IN_SHARED ? DEPTH * OUT * WARP * 16 : 0 };
     T chunk[DEPTH][OUT];
+    unsigned char* codes;  // this lane's of the warp's BYTES bytes
 
     // Loads from tile `tile` on, of which the lane has `left` chunks left. What is past the end is not loaded.
     DEVICE void load(const OutputRow (&row)[OUT], uint32_t tile, int left) {
@@ -62,15 +68,18 @@ template <class T, int OUT, int DEPTH> struct Batch {
             for (int f = 0; f < 4; f++) at[n][f] = row[n].plane[f] + tile * tile_bytes(f);
         if (is_full(left)) load_tiles<true>(at, left);
         else load_tiles<false>(at, left);
+        if constexpr (IN_SHARED) copy_async_commit();
     }
     // Adds the tiles' products with R rows of x, from that at `x` on.
-    template <int R> DEVICE void add_to(float (&acc)[OUT][R], const uint8_t* const (&x)[R], uint32_t k, uint32_t tile, int left) const {
+    template <int R> DEVICE void add_to(float (&acc)[OUT][R], const uint8_t* const (&x)[R], uint32_t k, uint32_t tile, int left) {
+        if constexpr (IN_SHARED) copy_async_wait<0>();
         if (is_full(left)) add_tiles<true>(acc, x, k, tile, left);
         else add_tiles<false>(acc, x, k, tile, left);
     }
 
 private:
     static DEVICE bool is_full(int left) { return left >= DEPTH; }
+    DEVICE unsigned char* place(int tile, int row) const { return codes + (tile * OUT + row) * (WARP * 16); }
     static constexpr DEVICE uint32_t tile_bytes(int field) { return T::row_bytes(field, WARP * T::VALUES); }
 
     template <bool FULL> DEVICE void load_tiles(const uint8_t* (&at)[OUT][4], int left) {
@@ -79,16 +88,21 @@ private:
             if (!FULL && i >= left) break;
 #pragma unroll
             for (int n = 0; n < OUT; n++) {
-                chunk[i][n].load(at[n], lane_id());
+                if constexpr (IN_SHARED) copy_async16(place(i, n), at[n][0] + lane_id() * 16);
+                else chunk[i][n].q = load_stream16(at[n][0] + lane_id() * 16);
+                chunk[i][n].load_rest(at[n], lane_id());
 #pragma unroll
                 for (int f = 0; f < 4; f++) at[n][f] += tile_bytes(f);
             }
         }
     }
-    template <bool FULL, int R> DEVICE void add_tiles(float (&acc)[OUT][R], const uint8_t* const (&x)[R], uint32_t k, uint32_t tile, int left) const {
+    template <bool FULL, int R> DEVICE void add_tiles(float (&acc)[OUT][R], const uint8_t* const (&x)[R], uint32_t k, uint32_t tile, int left) {
 #pragma unroll
         for (int i = 0; i < DEPTH; i++) {
             if (!FULL && i >= left) break;
+            if constexpr (IN_SHARED)
+#pragma unroll
+                for (int n = 0; n < OUT; n++) chunk[i][n].q = *reinterpret_cast<const uint4*>(place(i, n));
             add_tile(acc, chunk[i], x, k, tile, i);
         }
     }
@@ -114,11 +128,13 @@ private:
     }
 };
 
-template <class T, int R, int OUT, int DEPTH> DEVICE void run(const MatVecParams& p) {
+template <class T, int R, int OUT, int DEPTH, int STAGED> DEVICE void run(const MatVecParams& p) {
+    using Staged = Batch<T, OUT, STAGED ? STAGED : 1, true>;
+    __shared__ __align__(16) unsigned char staging[STAGED ? WARPS * Staged::BYTES : 16];
     start_next();
     uint32_t total = p.matrix[0].rows, lane = lane_id();
     for (uint32_t m = 1; m < p.matrices; m++) total += p.matrix[m].rows;
-    uint32_t first_out = (blockIdx.x * (blockDim.x / WARP) + warp_id()) * OUT;
+    uint32_t first_out = (blockIdx.x * WARPS + warp_id()) * OUT;
     if (first_out >= total) {
         wait_previous();
         return;
@@ -127,9 +143,14 @@ template <class T, int R, int OUT, int DEPTH> DEVICE void run(const MatVecParams
 #pragma unroll
     for (int n = 0; n < OUT; n++) out[n] = output_row<T>(p, min(first_out + n, total - 1));
     Batch<T, OUT, DEPTH> batch;
+    Staged staged;
     const uint32_t tiles = (p.k / T::VALUES + WARP - 1) / WARP;
     const int left = (p.k / T::VALUES + WARP - 1 - lane) / WARP;  // chunks of this lane
+    if constexpr (STAGED > 0) staged.codes = staging + (warp_id() * STAGED * OUT * WARP + lane) * 16;
     batch.load(out, 0, left);
+    if constexpr (STAGED > 0) {
+        staged.load(out, DEPTH, left - DEPTH);
+    }
 
     // The step was uploaded before the first kernel of its program: it need not be waited for.
     uint32_t first_row = blockIdx.y * R, rows = p.step.header->rows;
@@ -145,7 +166,14 @@ template <class T, int R, int OUT, int DEPTH> DEVICE void run(const MatVecParams
         batch.add_to(acc, x, p.k, tile, left - int(tile));
         tile += DEPTH;
         if (tile >= tiles) break;
-        batch.load(out, tile, left - int(tile));
+        // Both are asked for again as soon as their tiles are done.
+        if (tile + STAGED < tiles) batch.load(out, tile + STAGED, left - int(tile) - STAGED);
+        if constexpr (STAGED > 0) {
+            staged.add_to(acc, x, p.k, tile, left - int(tile));
+            tile += STAGED;
+            if (tile >= tiles) break;
+            staged.load(out, tile + DEPTH, left - int(tile) - DEPTH);
+        }
     }
 #pragma unroll
     for (int n = 0; n < OUT; n++) {

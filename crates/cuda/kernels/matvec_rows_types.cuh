@@ -1,7 +1,8 @@
 // Weight types as products with few rows read them from memory: 16 bytes of codes a lane, a *chunk*, in registers.
 //
 // A chunk is one, two or four *parts*, each of 16 codes (of 4 floats) that are neighbours in a row and share a scale. A type
-// says what of its planes belongs to a chunk, where its parts lie in a row, and how a part's dot becomes a term of the sum.
+// says what of its planes belongs to a chunk beside the codes, which are 16 bytes of plane 0 in every type, where its parts
+// lie in a row, and how a part's dot becomes a term of the sum.
 // Loading and decoding are apart, so that many loads are in flight. Operations are rounded one by one.
 #pragma once
 
@@ -141,8 +142,7 @@ template <int PARTS_, int VALUES_, bool SUMS_ = true> struct Chunk {
 struct Q8_0 : Chunk<1, 16, false>, Fields<32, 32, 2> {
     uint4 q;
     uint32_t d;
-    DEVICE void load(Row row, uint32_t c) {
-        q = load_stream16(row[0] + c * 16);
+    DEVICE void load_rest(Row row, uint32_t c) {
         d = load2(row[1] + c / 2 * 2);
     }
     DEVICE Scaled<0> part(uint32_t, int) const { return {q, half_of(d)}; }
@@ -150,8 +150,7 @@ struct Q8_0 : Chunk<1, 16, false>, Fields<32, 32, 2> {
 struct Q4_0 : Chunk<2, 32>, Fields<32, 16, 2> {
     uint4 q;
     uint32_t d;
-    DEVICE void load(Row row, uint32_t c) {
-        q = load_stream16(row[0] + c * 16);
+    DEVICE void load_rest(Row row, uint32_t c) {
         d = load2(row[1] + c * 2);
     }
     DEVICE Scaled<-8> part(uint32_t, int i) const { return {nibbles(q, i), half_of(d)}; }
@@ -159,8 +158,7 @@ struct Q4_0 : Chunk<2, 32>, Fields<32, 16, 2> {
 struct Q4_1 : Chunk<2, 32>, Fields<32, 16, 4> {
     uint4 q;
     uint32_t dm;
-    DEVICE void load(Row row, uint32_t c) {
-        q = load_stream16(row[0] + c * 16);
+    DEVICE void load_rest(Row row, uint32_t c) {
         dm = load_stream4(row[1] + c * 4);
     }
     DEVICE Affine part(uint32_t, int i) const { return {nibbles(q, i), half_of(dm), half_of(dm >> 16)}; }
@@ -168,8 +166,7 @@ struct Q4_1 : Chunk<2, 32>, Fields<32, 16, 4> {
 struct Q5_0 : Chunk<2, 32>, Fields<32, 16, 4, 2> {
     uint4 q;
     uint32_t high, d;
-    DEVICE void load(Row row, uint32_t c) {
-        q = load_stream16(row[0] + c * 16);
+    DEVICE void load_rest(Row row, uint32_t c) {
         high = load_stream4(row[1] + c * 4);
         d = load2(row[2] + c * 2);
     }
@@ -178,8 +175,7 @@ struct Q5_0 : Chunk<2, 32>, Fields<32, 16, 4, 2> {
 struct Q5_1 : Chunk<2, 32>, Fields<32, 16, 4, 4> {
     uint4 q;
     uint32_t high, dm;
-    DEVICE void load(Row row, uint32_t c) {
-        q = load_stream16(row[0] + c * 16);
+    DEVICE void load_rest(Row row, uint32_t c) {
         high = load_stream4(row[1] + c * 4);
         dm = load_stream4(row[2] + c * 4);
     }
@@ -190,8 +186,7 @@ struct Q5_1 : Chunk<2, 32>, Fields<32, 16, 4, 4> {
 struct IQ4_NL : Chunk<2, 32, false>, Fields<32, 16, 2> {
     uint4 q;
     uint32_t d;
-    DEVICE void load(Row row, uint32_t c) {
-        q = load_stream16(row[0] + c * 16);
+    DEVICE void load_rest(Row row, uint32_t c) {
         d = load2(row[1] + c * 2);
     }
     DEVICE Scaled<0> part(uint32_t, int i) const { return {iq4_codes(nibbles(q, i)), half_of(d)}; }
@@ -199,8 +194,7 @@ struct IQ4_NL : Chunk<2, 32, false>, Fields<32, 16, 2> {
 struct MXFP4 : Chunk<2, 32, false>, Fields<32, 16, 1> {
     uint4 q;
     uint32_t exponent;
-    DEVICE void load(Row row, uint32_t c) {
-        q = load_stream16(row[0] + c * 16);
+    DEVICE void load_rest(Row row, uint32_t c) {
         exponent = load1(row[1] + c);
     }
     DEVICE Scaled<0> part(uint32_t, int i) const { return {mxfp4_codes(nibbles(q, i)), mxfp4_scale(exponent)}; }
@@ -216,8 +210,7 @@ struct Q2_K : TwoBitChunk<true>, Fields<256, 64, 16, 4> {
     uint4 q;
     uint2 scales;  // of the half
     uint32_t dm;
-    DEVICE void load(Row row, uint32_t c) {
-        q = load_stream16(row[0] + c * 16);
+    DEVICE void load_rest(Row row, uint32_t c) {
         scales = load_stream8(row[1] + c / 2 * 8);
         dm = load_stream4(row[2] + c / 4 * 4);
     }
@@ -229,9 +222,8 @@ struct Q2_K : TwoBitChunk<true>, Fields<256, 64, 16, 4> {
 struct Q3_K : TwoBitChunk<true>, Fields<256, 64, 32, 12, 2> {
     uint4 q, high;
     uint32_t low_scales, high_scales, d;
-    DEVICE void load(Row row, uint32_t c) {
+    DEVICE void load_rest(Row row, uint32_t c) {
         const uint8_t* scales = row[2] + c / 4 * 12;
-        q = load_stream16(row[0] + c * 16);
         high = load_stream16(row[1] + c / 4 * 32 + c % 2 * 16);
         // Low bits of the scales of all 16 parts: bytes 0 .. 7, of which this chunk's are every other one.
         uint32_t first = load_stream4(scales), second = load_stream4(scales + 4);
@@ -267,16 +259,14 @@ struct SixBitChunk : Chunk<2, 32> {
     }
 };
 struct Q4_K : SixBitChunk, Fields<256, 128, 12, 4> {
-    DEVICE void load(Row row, uint32_t c) {
-        q = load_stream16(row[0] + c * 16);
+    DEVICE void load_rest(Row row, uint32_t c) {
         load_scales(row[1], row[2], c);
     }
     DEVICE Affine part(uint32_t c, int i) const { return scaled(nibbles(q, i), c, i); }
 };
 struct Q5_K : SixBitChunk, Fields<256, 128, 32, 12, 4> {
     uint4 high;
-    DEVICE void load(Row row, uint32_t c) {
-        q = load_stream16(row[0] + c * 16);
+    DEVICE void load_rest(Row row, uint32_t c) {
         high = load_stream16(row[1] + c / 8 * 32 + c % 2 * 16);
         load_scales(row[2], row[3], c);
     }
@@ -288,8 +278,7 @@ struct Q6_K : Chunk<2, 32>, Fields<256, 128, 64, 16, 2> {
     static DEVICE uint32_t place(uint32_t c, uint32_t i) { return c / 4 * 8 + 4 * i + c % 4; }
     uint4 q, high;
     uint32_t scale[2], d;
-    DEVICE void load(Row row, uint32_t c) {
-        q = load_stream16(row[0] + c * 16);
+    DEVICE void load_rest(Row row, uint32_t c) {
         high = load_stream16(row[1] + c / 4 * 32 + c % 2 * 16);
         for (int i = 0; i < 2; i++) scale[i] = load1(row[2] + place(c, i));
         d = load2(row[3] + c / 8 * 2);
@@ -303,8 +292,7 @@ struct Q6_K : Chunk<2, 32>, Fields<256, 128, 64, 16, 2> {
 struct IQ4_XS : Chunk<2, 32, false>, Fields<256, 128, 4, 2, 2> {
     uint4 q;
     uint32_t low, high, d;
-    DEVICE void load(Row row, uint32_t c) {
-        q = load_stream16(row[0] + c * 16);
+    DEVICE void load_rest(Row row, uint32_t c) {
         low = load1(row[1] + c / 2);
         high = load2(row[2] + c / 8 * 2);
         d = load2(row[3] + c / 8 * 2);
@@ -319,7 +307,7 @@ struct IQ4_XS : Chunk<2, 32, false>, Fields<256, 128, 4, 2, 2> {
 template <int PARTS> struct FloatChunk : Chunk<PARTS, 4 * PARTS, false> {
     using X = Floats4;
     uint4 q;
-    DEVICE void load(Row row, uint32_t c) { q = load_stream16(row[0] + c * 16); }
+    DEVICE void load_rest(Row, uint32_t) {}
 };
 struct F16 : FloatChunk<2>, Fields<1, 2> {
     DEVICE Weights4 part(uint32_t, int i) const {
