@@ -1,12 +1,13 @@
 // Products of few rows with weights of every type; see `matvec_rows.cuh`.
 //
 // For 1, 2, 4 and 8 rows of activations: output rows of a warp, and loads in flight for each; for one row also the loads to
-// shared memory, and the blocks that a multiprocessor shall hold (0: as it comes). Tried for every type on an H200, with 27,648 x 5,120 weights. TB/s of the weights there, launches and waiting included:
-//     rows   q8_0  q4_0  q4_1  q5_0  q5_1  iq4_nl  mxfp4  q2_k  q3_k  q4_k  q5_k  q6_k  iq4_xs  f16   bf16  f32
-//       1    3.74  3.06  3.20  3.17  3.33   2.20   2.02   1.56  1.59  2.51  2.49  3.17   1.93   4.00  4.01  4.28
-//       2    3.34  2.45  2.59  2.53  2.64   1.86   1.78   1.20  1.29  2.02  2.04  2.53   1.60   3.76  3.79  4.15
-//       4    3.00  1.84  1.94  1.99  2.13   1.47   1.39   0.86  0.96  1.42  1.59  2.00   1.26   3.33  3.26  3.80
-//       8    2.25  1.19  1.33  1.36  1.40   1.03   0.98   0.57  0.64  0.97  1.11  1.41   0.95   2.40  2.39  3.38
+// shared memory, and the blocks that a multiprocessor shall hold (0: as it comes). Chosen for every type on an H200 by the
+// rates with 27,648 x 5,120 weights, launches and waiting included. TB/s:
+//     rows    q8_0   q4_0   q4_1   q5_0   q5_1 iq4_nl  mxfp4   q2_k   q3_k   q4_k   q5_k   q6_k iq4_xs    f16   bf16    f32
+//       1     3.74   2.93   3.18   3.20   3.31   2.13   2.08   1.56   1.59   2.74   2.90   3.17   1.87   4.00   4.01   4.28
+//       2     3.34   2.41   2.63   2.47   2.79   1.87   1.78   1.20   1.29   2.25   2.21   2.53   1.62   3.76   3.79   4.15
+//       4     3.00   1.84   1.99   1.87   2.22   1.48   1.43   0.86   0.96   1.66   1.80   2.00   1.29   3.33   3.26   3.80
+//       8     2.25   1.26   1.41   1.45   1.57   1.09   1.03   0.57   0.64   1.16   1.30   1.41   0.98   2.40   2.39   3.38
 // What is far below the memory's 4.6 is bound by instructions. Loads to shared memory gain 1.5 to 2 % of a step; so far only
 // q8_0 has them, and it hangs by a thread: other numbers than 5 and 5, or a few spilled registers, lose 2 to 10 %.
 // `src/launch/matvec_rows.rs` has the numbers of output rows.

@@ -113,13 +113,13 @@ private:
             decltype(chunk[0].part(0, 0)) part[OUT];
 #pragma unroll
             for (int n = 0; n < OUT; n++) part[n] = chunk[n].part(lane_id(), i);
-            // Bytes of a tile in x: 16 of a part, and half of what a block has.
-            constexpr uint32_t VALUES = WARP * T::PARTS * 16, SCALES = WARP * T::PARTS * sizeof(Q8Scale) / 2;
+            // Bytes of a tile in x: of its values, and of what is said of their blocks of 32.
+            constexpr uint32_t PART = T::X::BYTES, VALUES = WARP * T::PARTS * PART, SCALES = VALUES / 32 * sizeof(Q8Scale);
             uint32_t place = T::place(lane_id(), i);
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                const uint8_t* values = x[r] + (tile * VALUES + place * 16);
-                const uint8_t* scales = x[r] + (k + tile * SCALES + place / 2 * sizeof(Q8Scale));
+                const uint8_t* values = x[r] + (tile * VALUES + place * PART);
+                const uint8_t* scales = x[r] + (k + tile * SCALES + place * PART / 32 * sizeof(Q8Scale));
                 auto at = T::X::template load<T::SUMS>(values + next * VALUES, scales + next * SCALES, place % 2);
 #pragma unroll
                 for (int n = 0; n < OUT; n++) acc[n][r] = part[n].add_to(acc[n][r], at);

@@ -1,6 +1,6 @@
 // Weight types as products with few rows read them from memory: 16 bytes of codes a lane, a *chunk*, in registers.
 //
-// A chunk is one, two or four *parts*, each of 16 codes (of 4 floats) that are neighbours in a row and share a scale. A type
+// A chunk is one, two or four *parts*, each of 16 or 32 codes (of 4 floats) that are neighbours in a row and share a scale. A type
 // says what of its planes belongs to a chunk beside the codes, which are 16 bytes of plane 0 in every type, where its parts
 // lie in a row, and how a part's dot becomes a term of the sum.
 // Loading and decoding are apart, so that many loads are in flight. Operations are rounded one by one.
@@ -72,10 +72,11 @@ DEVICE uint4 mxfp4_codes(uint4 nibbles) {
 // 2^(exponent - 128), of which the two smallest are subnormal.
 DEVICE float mxfp4_scale(uint32_t exponent) { return as_float(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23); }
 
-DEVICE int dot16(uint4 a, uint4 b) { return dot4(a.w, b.w, dot4(a.z, b.z, dot4(a.y, b.y, dot4(a.x, b.x, 0)))); }
+DEVICE int dot16(uint4 a, uint4 b, int c = 0) { return dot4(a.w, b.w, dot4(a.z, b.z, dot4(a.y, b.y, dot4(a.x, b.x, c)))); }
 
-// --- activations: 16 bytes of a row, and what its block of 8-bit codes says of them -----------------------------------------
+// --- activations: 16 or 32 bytes of a row, and what its block of 8-bit codes says of them -----------------------------------
 struct Codes8 {
+    enum : uint32_t { BYTES = 16 };
     uint4 codes;
     float scale;
     int sum;
@@ -94,7 +95,30 @@ struct Codes8 {
         return x;
     }
 };
+// A whole block.
+struct Block8 {
+    enum : uint32_t { BYTES = 32 };
+    uint4 low, high;
+    float scale;
+    int sum;
+
+    template <uint32_t SUMS> static DEVICE Block8 load(const uint8_t* codes, const uint8_t* block, bool) {
+        Block8 x;
+        x.low = load_here<uint4>(codes);
+        x.high = load_here<uint4>(codes + 16);
+        if constexpr (SUMS) {
+            uint2 v = load_here<uint2>(block);
+            x.scale = as_float(v.x);
+            x.sum = int16_t(v.y) + int16_t(v.y >> 16);
+        } else {
+            x.scale = as_float(load_here<uint32_t>(block));
+            x.sum = 0;
+        }
+        return x;
+    }
+};
 struct Floats4 {
+    enum : uint32_t { BYTES = 16 };
     float4 v;
     template <uint32_t> static DEVICE Floats4 load(const uint8_t* values, const uint8_t*, bool) {
         uint4 v = load_here<uint4>(values);
@@ -119,6 +143,24 @@ struct Affine {
         return fma_rn(x.scale, fma_rn(d, float(dot16(codes, x.codes)), mul_rn(m, float(x.sum))), acc);
     }
 };
+// The same of 32 codes, the low and the high nibbles of 16 bytes.
+template <int OFFSET> struct ScaledBlock {
+    uint4 low, high;
+    float d;
+    DEVICE float add_to(float acc, const Block8& x) const {
+        int dot = dot16(low, x.low, dot16(high, x.high));
+        return fma_rn(mul_rn(d, x.scale), float(dot + OFFSET * x.sum), acc);
+    }
+};
+struct AffineBlock {
+    uint4 low, high;
+    float d;
+    float m;
+    DEVICE float add_to(float acc, const Block8& x) const {
+        int dot = dot16(low, x.low, dot16(high, x.high));
+        return fma_rn(x.scale, fma_rn(d, float(dot), mul_rn(m, float(x.sum))), acc);
+    }
+};
 struct Weights4 {
     float4 w;
     DEVICE float add_to(float acc, const Floats4& x) const {
@@ -138,6 +180,11 @@ template <int PARTS_, int VALUES_, bool SUMS_ = true> struct Chunk {
     static DEVICE uint32_t place(uint32_t c, uint32_t i) { return c * PARTS + i; }
 };
 
+// A chunk that is one part of 32 codes.
+template <bool SUMS> struct BlockChunk : Chunk<1, 32, SUMS> {
+    using X = Block8;
+};
+
 // --- blocks of 32 -----------------------------------------------------------------------------------------------------
 struct Q8_0 : Chunk<1, 16, false>, Fields<32, 32, 2> {
     uint4 q;
@@ -147,57 +194,61 @@ struct Q8_0 : Chunk<1, 16, false>, Fields<32, 32, 2> {
     }
     DEVICE Scaled<0> part(uint32_t, int) const { return {q, half_of(d)}; }
 };
-struct Q4_0 : Chunk<2, 32>, Fields<32, 16, 2> {
+struct Q4_0 : BlockChunk<true>, Fields<32, 16, 2> {
     uint4 q;
     uint32_t d;
     DEVICE void load_rest(Row row, uint32_t c) {
         d = load2(row[1] + c * 2);
     }
-    DEVICE Scaled<-8> part(uint32_t, int i) const { return {nibbles(q, i), half_of(d)}; }
+    DEVICE ScaledBlock<-8> part(uint32_t, int) const { return {nibbles(q, 0), nibbles(q, 1), half_of(d)}; }
 };
-struct Q4_1 : Chunk<2, 32>, Fields<32, 16, 4> {
+struct Q4_1 : BlockChunk<true>, Fields<32, 16, 4> {
     uint4 q;
     uint32_t dm;
     DEVICE void load_rest(Row row, uint32_t c) {
         dm = load_stream4(row[1] + c * 4);
     }
-    DEVICE Affine part(uint32_t, int i) const { return {nibbles(q, i), half_of(dm), half_of(dm >> 16)}; }
+    DEVICE AffineBlock part(uint32_t, int) const { return {nibbles(q, 0), nibbles(q, 1), half_of(dm), half_of(dm >> 16)}; }
 };
-struct Q5_0 : Chunk<2, 32>, Fields<32, 16, 4, 2> {
+struct Q5_0 : BlockChunk<true>, Fields<32, 16, 4, 2> {
     uint4 q;
     uint32_t high, d;
     DEVICE void load_rest(Row row, uint32_t c) {
         high = load_stream4(row[1] + c * 4);
         d = load2(row[2] + c * 2);
     }
-    DEVICE Scaled<-16> part(uint32_t, int i) const { return {with_fifth_bits(nibbles(q, i), high >> (16 * i)), half_of(d)}; }
+    DEVICE ScaledBlock<-16> part(uint32_t, int) const {
+        return {with_fifth_bits(nibbles(q, 0), high), with_fifth_bits(nibbles(q, 1), high >> 16), half_of(d)};
+    }
 };
-struct Q5_1 : Chunk<2, 32>, Fields<32, 16, 4, 4> {
+struct Q5_1 : BlockChunk<true>, Fields<32, 16, 4, 4> {
     uint4 q;
     uint32_t high, dm;
     DEVICE void load_rest(Row row, uint32_t c) {
         high = load_stream4(row[1] + c * 4);
         dm = load_stream4(row[2] + c * 4);
     }
-    DEVICE Affine part(uint32_t, int i) const {
-        return {with_fifth_bits(nibbles(q, i), high >> (16 * i)), half_of(dm), half_of(dm >> 16)};
+    DEVICE AffineBlock part(uint32_t, int) const {
+        return {with_fifth_bits(nibbles(q, 0), high), with_fifth_bits(nibbles(q, 1), high >> 16), half_of(dm), half_of(dm >> 16)};
     }
 };
-struct IQ4_NL : Chunk<2, 32, false>, Fields<32, 16, 2> {
+struct IQ4_NL : BlockChunk<false>, Fields<32, 16, 2> {
     uint4 q;
     uint32_t d;
     DEVICE void load_rest(Row row, uint32_t c) {
         d = load2(row[1] + c * 2);
     }
-    DEVICE Scaled<0> part(uint32_t, int i) const { return {iq4_codes(nibbles(q, i)), half_of(d)}; }
+    DEVICE ScaledBlock<0> part(uint32_t, int) const { return {iq4_codes(nibbles(q, 0)), iq4_codes(nibbles(q, 1)), half_of(d)}; }
 };
-struct MXFP4 : Chunk<2, 32, false>, Fields<32, 16, 1> {
+struct MXFP4 : BlockChunk<false>, Fields<32, 16, 1> {
     uint4 q;
     uint32_t exponent;
     DEVICE void load_rest(Row row, uint32_t c) {
         exponent = load1(row[1] + c);
     }
-    DEVICE Scaled<0> part(uint32_t, int i) const { return {mxfp4_codes(nibbles(q, i)), mxfp4_scale(exponent)}; }
+    DEVICE ScaledBlock<0> part(uint32_t, int) const {
+        return {mxfp4_codes(nibbles(q, 0)), mxfp4_codes(nibbles(q, 1)), mxfp4_scale(exponent)};
+    }
 };
 
 // --- blocks of 256 ----------------------------------------------------------------------------------------------------
@@ -238,39 +289,37 @@ struct Q3_K : TwoBitChunk<true>, Fields<256, 64, 32, 12, 2> {
         return {with_bit<2>(bit_pairs(q, i), high, 4 * half + i), mul_rn(half_of(d), float(scale))};
     }
 };
-// Q4_K and Q5_K: 32 bytes hold groups 2j and 2j + 1 of 32 weights as low and high nibbles. Scales and minimums have six bits:
-// the first four of each lie in the low six bits of 8 bytes, whose high two bits complete the nibbles of the last four.
-struct SixBitChunk : Chunk<2, 32> {
-    static DEVICE uint32_t place(uint32_t c, uint32_t i) { return c / 2 * 4 + 2 * i + c % 2; }
+// Q4_K and Q5_K: a chunk is a group of 32 weights (`weights.cuh` says how codes lie in planes). Scales and minimums have six
+// bits: the first four of each lie in the low six bits of 8 bytes, whose high two bits complete the nibbles of the last four.
+struct SixBitChunk : BlockChunk<true> {
     uint4 q;
-    uint32_t a, b, c_, dm;  // of groups 2j and 2j + 1
+    uint32_t a, b, c_, dm;
     DEVICE void load_scales(const uint8_t* scales, const uint8_t* dm_at, uint32_t c) {
-        scales += c / 8 * 12 + (c / 2 & 1) * 2;
-        a = load2(scales);
-        b = load2(scales + 4);
-        c_ = load2(scales + 8);
+        scales += c / 8 * 12 + c % 4;
+        a = load1(scales);
+        b = load1(scales + 4);
+        c_ = load1(scales + 8);
         dm = load_stream4(dm_at + c / 8 * 4);
     }
-    DEVICE Affine scaled(uint4 codes, uint32_t c, int i) const {
-        uint32_t u = a >> (8 * i), v = b >> (8 * i), w = c_ >> (8 * i);
+    DEVICE AffineBlock scaled(uint4 low, uint4 high, uint32_t c) const {
         bool early = c % 8 < 4;
-        uint32_t scale = early ? u & 63 : (w & 15) | (u >> 6 & 3) << 4, min = early ? v & 63 : (w >> 4 & 15) | (v >> 6 & 3) << 4;
-        return {codes, mul_rn(half_of(dm), float(scale)), -mul_rn(half_of(dm >> 16), float(min))};
+        uint32_t scale = early ? a & 63 : (c_ & 15) | (a >> 6) << 4, min = early ? b & 63 : c_ >> 4 | (b >> 6) << 4;
+        return {low, high, mul_rn(half_of(dm), float(scale)), -mul_rn(half_of(dm >> 16), float(min))};
     }
 };
 struct Q4_K : SixBitChunk, Fields<256, 128, 12, 4> {
-    DEVICE void load_rest(Row row, uint32_t c) {
-        load_scales(row[1], row[2], c);
-    }
-    DEVICE Affine part(uint32_t c, int i) const { return scaled(nibbles(q, i), c, i); }
+    DEVICE void load_rest(Row row, uint32_t c) { load_scales(row[1], row[2], c); }
+    DEVICE AffineBlock part(uint32_t c, int) const { return scaled(nibbles(q, 0), nibbles(q, 1), c); }
 };
 struct Q5_K : SixBitChunk, Fields<256, 128, 32, 12, 4> {
-    uint4 high;
+    uint32_t high;
     DEVICE void load_rest(Row row, uint32_t c) {
-        high = load_stream16(row[1] + c / 8 * 32 + c % 2 * 16);
+        high = load_stream4(row[1] + c * 4);
         load_scales(row[2], row[3], c);
     }
-    DEVICE Affine part(uint32_t c, int i) const { return scaled(with_bit<4>(nibbles(q, i), high, c % 8 / 2 * 2 + i), c, i); }
+    DEVICE AffineBlock part(uint32_t c, int) const {
+        return scaled(with_fifth_bits(nibbles(q, 0), high), with_fifth_bits(nibbles(q, 1), high >> 16), c);
+    }
 };
 // Q6_K: of each half of 128 weights, the low nibbles of 64 bytes are groups 0 and 1, the high ones 2 and 3; two bits of 32
 // bytes complete each group.
@@ -289,7 +338,7 @@ struct Q6_K : Chunk<2, 32>, Fields<256, 128, 64, 16, 2> {
         return {codes, mul_rn(half_of(d), float(int8_t(scale[i])))};
     }
 };
-struct IQ4_XS : Chunk<2, 32, false>, Fields<256, 128, 4, 2, 2> {
+struct IQ4_XS : BlockChunk<false>, Fields<256, 128, 4, 2, 2> {
     uint4 q;
     uint32_t low, high, d;
     DEVICE void load_rest(Row row, uint32_t c) {
@@ -297,9 +346,9 @@ struct IQ4_XS : Chunk<2, 32, false>, Fields<256, 128, 4, 2, 2> {
         high = load2(row[2] + c / 8 * 2);
         d = load2(row[3] + c / 8 * 2);
     }
-    DEVICE Scaled<0> part(uint32_t c, int i) const {
+    DEVICE ScaledBlock<0> part(uint32_t c, int) const {
         int scale = int((low >> (4 * (c % 2)) & 15) | (high >> (2 * (c % 8)) & 3) << 4) - 32;
-        return {iq4_codes(nibbles(q, i)), mul_rn(half_of(d), float(scale))};
+        return {iq4_codes(nibbles(q, 0)), iq4_codes(nibbles(q, 1)), mul_rn(half_of(d), float(scale))};
     }
 };
 

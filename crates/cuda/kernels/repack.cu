@@ -44,6 +44,32 @@ template <uint32_t BYTES> DEVICE void repack_unit(const RepackParams& p, const B
     else copy_unit<BYTES, uint8_t>(target, source);
 }
 
+// Codes of Q4_K and Q5_K: of 32 bytes whose low nibbles are a group of 32 and whose high nibbles are the next, 16 bytes for each
+// group. Fifth bits: of 32 bytes with a bit for each group, a word for each group. See `weights.cuh`.
+DEVICE void gather_group(uint8_t* target, const uint8_t* block, uint32_t group) {
+    const uint32_t* source = reinterpret_cast<const uint32_t*>(block + group / 2 * 32);
+    const uint32_t shift = 4 * (group % 2);
+    uint32_t out[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) out[i] = (source[i] >> shift & 0x0f0f0f0fu) | (source[4 + i] >> shift & 0x0f0f0f0fu) << 4;
+    *reinterpret_cast<uint4*>(target) = make_uint4(out[0], out[1], out[2], out[3]);
+}
+DEVICE void gather_fifth_bits(uint8_t* target, const uint8_t* bits, uint32_t group) {
+    const uint32_t* source = reinterpret_cast<const uint32_t*>(bits);
+    uint32_t out = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < 32; i++) out |= (source[i / 4] >> (8 * (i % 4) + group) & 1u) << i;
+    *reinterpret_cast<uint32_t*>(target) = out;
+}
+DEVICE void repack_groups(const RepackParams& p, const BlockShape& shape, uint32_t field, uint32_t index) {
+    const uint32_t block = index / 8, group = index % 8;
+    if (block >= p.count * p.blocks) return;
+    const uint8_t* source = p.source + uint64_t(block) * shape.bytes + shape.field_offset[field];
+    uint8_t* target = p.plane[field] + (uint64_t(p.first) * p.blocks + block) * shape.field_bytes[field];
+    if (field == 0) gather_group(target + group * 16, source, group);
+    else gather_fifth_bits(target + group * 4, source, group);
+}
+
 // Planes are the grid's second dimension.
 KERNEL __launch_bounds__(REPACK_THREADS) repack(PARAM RepackParams p) {
     start_next();
@@ -57,7 +83,9 @@ KERNEL __launch_bounds__(REPACK_THREADS) repack(PARAM RepackParams p) {
     wait_previous();
     const uint32_t field = blockIdx.y, bytes = shape.field_bytes[field];
     const uint32_t index = blockIdx.x * REPACK_THREADS + threadIdx.x;
-    if (bytes % 16 == 0) repack_unit<16>(p, shape, blocks, field, index);
+    const bool groups = (p.type == W_Q4_K && field == 0) || (p.type == W_Q5_K && field <= 1);
+    if (groups) repack_groups(p, shape, field, index);
+    else if (bytes % 16 == 0) repack_unit<16>(p, shape, blocks, field, index);
     else if (bytes % 4 == 0) repack_unit<4>(p, shape, blocks, field, index);
     else if (bytes == 2) repack_unit<2>(p, shape, blocks, field, index);
     else repack_unit<1>(p, shape, blocks, field, index);

@@ -215,22 +215,29 @@ template <uint32_t TYPE, bool ALIGNED> DEVICE void decode_simple(const Block& b,
     }
 }
 
-// Q4_K and Q5_K: sub-blocks 2t and 2t + 1 are the low and the high nibbles of 32 bytes; fifth bits are bit `sub` of 32 bytes.
+// Q4_K and Q5_K. In a file sub-blocks 2t and 2t + 1 are the low and the high nibbles of 32 bytes, and fifth bits are bit `sub`
+// of 32 bytes. In planes each sub-block has 16 bytes, of which the low nibbles come first, and a word of fifth bits: what
+// belongs together is read together.
 template <uint32_t TYPE, bool ALIGNED> DEVICE void decode_k45(const Block& b, uint32_t sub, float (&out)[SUB_BLOCK]) {
-    constexpr bool FIVE = TYPE == W_Q5_K;
-    uint32_t w[8], high[8], packed[3], scale, min;
-    load_words<8, ALIGNED>(w, b.field[0] + sub / 2 * 32);
-    if constexpr (FIVE) load_words<8, ALIGNED>(high, b.field[1]);
+    constexpr bool FIVE = TYPE == W_Q5_K, IN_PLANES = ALIGNED;
+    uint32_t codes[8], packed[3], scale, min;
+    if constexpr (IN_PLANES) {
+        uint32_t w[4], high[1] = {0};
+        load_words<4, ALIGNED>(w, b.field[0] + sub * 16);
+        if constexpr (FIVE) load_words<1, ALIGNED>(high, b.field[1] + sub * 4);
+        for (int i = 0; i < 8; i++) codes[i] = nibbles_at(w[i % 4], 4 * (i / 4)) | (high[0] >> (4 * i) & 15u) * 0x02040810u & 0x10101010u;
+    } else {
+        uint32_t w[8], high[8] = {};
+        load_words<8, ALIGNED>(w, b.field[0] + sub / 2 * 32);
+        if constexpr (FIVE) load_words<8, ALIGNED>(high, b.field[1]);
+        for (int i = 0; i < 8; i++) codes[i] = nibbles_at(w[i], 4 * (sub % 2)) | (high[i] >> sub & 0x01010101u) << 4;
+    }
     load_words<3, ALIGNED>(packed, b.field[FIVE ? 2 : 1]);
     const uint32_t dm = load_word<ALIGNED>(b.field[FIVE ? 3 : 2]);
     scale_and_min(packed, sub, scale, min);
     const float d = mul_rn(f16_to_f32(uint16_t(dm)), float(scale));
     const float m = mul_rn(f16_to_f32(uint16_t(dm >> 16)), float(min));
-    for (int i = 0; i < 8; i++) {
-        uint32_t codes = nibbles_at(w[i], 4 * (sub % 2));
-        if constexpr (FIVE) codes |= ((high[i] >> sub) & 0x01010101u) << 4;
-        for (int j = 0; j < 4; j++) out[4 * i + j] = add_rn(mul_rn(d, unsigned_code(codes, j)), -m);
-    }
+    for (int i = 0; i < SUB_BLOCK; i++) out[i] = add_rn(mul_rn(d, unsigned_code(codes[i / 4], i % 4)), -m);
 }
 
 // Q2_K and Q3_K: 32 bytes hold four sub-blocks, two bits each; scales are of 16 values.

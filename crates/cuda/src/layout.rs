@@ -2,7 +2,8 @@
 //!
 //! A GGUF block mixes fields of different widths (a Q6_K block is 210 bytes), so that in a file neighbouring codes are neither
 //! aligned nor adjacent. On the device each field of the block is a *plane* of its own, `[rows][blocks of a row][field bytes]`,
-//! with the codes first. The bytes inside a field are those of the file, and no byte is added but between planes.
+//! with the codes first. The bytes inside a field are those of the file, but for codes of `Q4_K` and `Q5_K`, which are gathered by
+//! groups of 32 (`kernels/weights.cuh`); no byte is added but between planes.
 
 use tailrace_types::WeightType;
 
