@@ -10,7 +10,8 @@ use tailrace_device::{Candidate, DeviceError, Executor, HighWater, Probe, Submis
 use tailrace_types::{BLOCK_CELLS, HostBlockId};
 
 use crate::arenas::Arenas;
-use crate::driver::{Driver, Event, Kernel, Stream};
+use crate::driver::owned::OwnedEvent;
+use crate::driver::{Driver, Kernel, Stream};
 use crate::host::{Gathered, Pinned};
 use crate::launch::head::TOP_MAX;
 use crate::marks::Marks;
@@ -29,7 +30,7 @@ const TILE_BYTES: u64 = 8 << 20;
 /// A page-locked copy of what is uploaded for a step, and the event after which it may be written again.
 struct Staging {
     memory: Pinned,
-    free: Event,
+    free: OwnedEvent,
 }
 
 /// The copies in turn.
@@ -42,7 +43,7 @@ impl Stagings {
     fn new(driver: &Arc<dyn Driver>, bytes: u64) -> Result<Self, DeviceError> {
         let copy = || {
             let memory = Pinned::new(Arc::clone(driver), bytes)?;
-            Ok::<_, DeviceError>(Staging { memory, free: driver.event(false)? })
+            Ok::<_, DeviceError>(Staging { memory, free: OwnedEvent::new(driver, false)? })
         };
         Ok(Stagings { copies: [copy()?, copy()?, copy()?], next: 0 })
     }
@@ -51,7 +52,7 @@ impl Stagings {
     fn take(&mut self, driver: &dyn Driver) -> Result<&mut Staging, DeviceError> {
         let staging = &mut self.copies[self.next];
         self.next = (self.next + 1) % STAGING;
-        driver.wait_host(staging.free)?;
+        driver.wait_host(*staging.free)?;
         Ok(staging)
     }
 }
@@ -73,7 +74,7 @@ pub(crate) struct CudaExecutor {
     /// Logits and candidates on the host.
     results: Pinned,
     candidates: Vec<Candidate>,
-    done: Event,
+    done: OwnedEvent,
     transfers: Transfers,
     arrived: Marks,
     consumed: Marks,
@@ -114,10 +115,10 @@ impl CudaExecutor {
             staging: Stagings::new(&driver, layout.frequencies)?,
             results: Pinned::new(Arc::clone(&driver), logits + candidates as u64 * 8)?,
             candidates: Vec::with_capacity(candidates),
-            done: driver.event(false)?,
+            done: OwnedEvent::new(&driver, false)?,
             transfers: Transfers::new(Arc::clone(&driver), &plan)?,
-            arrived: Marks::new(&*driver, Stream::Link, Stream::Compute, marks)?,
-            consumed: Marks::new(&*driver, Stream::Compute, Stream::Link, marks)?,
+            arrived: Marks::new(&driver, Stream::Link, Stream::Compute, marks)?,
+            consumed: Marks::new(&driver, Stream::Compute, Stream::Link, marks)?,
             ring: Ring::new(cache.ring_slots, layers, cache.extent_blocks, tile_blocks, blocks),
             step: FlatStep::with_capacity(&plan, programs.shares_tail()),
             head: Head::Empty,
@@ -173,7 +174,7 @@ impl CudaExecutor {
             let bytes = gathered.gather(tokens, &mut staging.memory.bytes_mut()[at as usize..]);
             self.driver.copy_in(Stream::Compute, base + at, staging.memory.at(at), bytes)?;
         }
-        self.driver.record(Stream::Compute, staging.free)?;
+        self.driver.record(Stream::Compute, *staging.free)?;
         self.arenas.note(RowKind::Step, self.layout.bytes);
         Ok(())
     }
@@ -249,7 +250,7 @@ impl CudaExecutor {
         let bytes = write_wanted(staging.memory.bytes_mut(), rows.iter().copied(), rows.len());
         let at = self.arenas.row(RowKind::Step) + wanted;
         self.driver.copy_in(Stream::Compute, at, staging.memory.address(), bytes)?;
-        self.driver.record(Stream::Compute, staging.free)?;
+        self.driver.record(Stream::Compute, *staging.free)?;
         for item in &self.programs.head(self.step.phase, rows.len() as u32).items {
             let Item::Launch(prepared) = item else { continue };
             self.driver.launch(Stream::Compute, prepared.kernel, &prepared.launch)?;
@@ -264,7 +265,7 @@ impl CudaExecutor {
         let from = self.arenas.row(RowKind::Step) + self.layout.candidates;
         let at = self.logit_bytes();
         self.driver.copy_out(Stream::Compute, self.results.at_mut(at), from, u64::from(rows * TOP_MAX) * 8)?;
-        self.driver.record(Stream::Compute, self.done)
+        self.driver.record(Stream::Compute, *self.done)
     }
 
     fn logit_bytes(&self) -> u64 {
@@ -295,8 +296,8 @@ impl Executor for CudaExecutor {
         if bytes > 0 {
             let from = self.programs.logits();
             self.driver.copy_out(Stream::Compute, self.results.at_mut(0), from, bytes)?;
-            self.driver.record(Stream::Compute, self.done)?;
-            self.driver.wait_host(self.done)?;
+            self.driver.record(Stream::Compute, *self.done)?;
+            self.driver.wait_host(*self.done)?;
         }
         Ok(self.results.values(0, rows.len() * self.plan.vocab as usize))
     }
@@ -310,7 +311,7 @@ impl Executor for CudaExecutor {
             return Err(DeviceError::Misuse("more candidates than the device gives"));
         }
         self.run_head(rows)?;
-        self.driver.wait_host(self.done)?;
+        self.driver.wait_host(*self.done)?;
         self.candidates.clear();
         let all = self.results.candidates(self.logit_bytes(), rows.len() * TOP_MAX as usize);
         for row in all.chunks_exact(TOP_MAX as usize) {
@@ -361,17 +362,9 @@ impl Executor for CudaExecutor {
 
 impl Drop for CudaExecutor {
     fn drop(&mut self) {
-        // Nothing may be in flight when memory goes; a failure has nobody to go to.
+        // Nothing may be in flight when events and memory go; a failure has nobody to go to.
         let _ = self.driver.enter();
         let _ = self.synchronize();
-        self.programs.free(&*self.driver);
-        self.arrived.free(&*self.driver);
-        self.consumed.free(&*self.driver);
-        self.transfers.free();
-        self.driver.free_event(self.done);
-        for staging in &self.staging.copies {
-            self.driver.free_event(staging.free);
-        }
     }
 }
 

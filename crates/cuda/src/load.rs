@@ -8,7 +8,8 @@ use tailrace_device::synthetic::SyntheticWeights;
 use tailrace_device::{DeviceError, WeightFile, WeightSource, rope};
 
 use crate::arenas::Arenas;
-use crate::driver::{Driver, Event, Kernel, Stream};
+use crate::driver::owned::OwnedEvent;
+use crate::driver::{Driver, Kernel, Stream};
 use crate::host::{Gathered, Pinned};
 use crate::launch::weights;
 use crate::layout::{self, PLANES_MAX};
@@ -27,7 +28,7 @@ const SYNTHETIC_ROWS: u64 = 256;
 /// A page-locked buffer, and the event after which it may be filled again.
 struct Piece {
     memory: Pinned,
-    free: Event,
+    free: OwnedEvent,
     /// Where on the device its bytes go first.
     landing: u64,
 }
@@ -60,8 +61,8 @@ pub(crate) fn weights(
     let piece_bytes = PIECE_BYTES.min(half);
     let piece = |i: u64| {
         let memory = Pinned::new(Arc::clone(driver), piece_bytes)?;
-        let free = driver.event(false)?;
-        driver.record(Stream::Compute, free)?;
+        let free = OwnedEvent::new(driver, false)?;
+        driver.record(Stream::Compute, *free)?;
         Ok::<_, DeviceError>(Piece { memory, free, landing: arenas.row(landing) + i * half })
     };
     let mut loading = Loading {
@@ -78,7 +79,6 @@ pub(crate) fn weights(
     };
     let result = loading.all(plan, source);
     driver.synchronize(Stream::Compute)?;
-    loading.pieces.iter().for_each(|piece| driver.free_event(piece.free));
     result
 }
 
@@ -117,7 +117,7 @@ impl Loading<'_> {
         let index = self.next;
         self.next = (index + 1) % self.pieces.len();
         let piece = &mut self.pieces[index];
-        self.driver.wait_host(piece.free)?;
+        self.driver.wait_host(*piece.free)?;
         fill(&mut piece.memory.bytes_mut()[..bytes as usize])?;
         self.driver.copy_in(Stream::Compute, piece.landing, piece.memory.address(), bytes)?;
         Ok((piece.landing, index))
@@ -125,7 +125,7 @@ impl Loading<'_> {
 
     /// Says that a buffer can be filled again once what was given to the device so far is done.
     fn release(&self, index: usize) -> Result<(), DeviceError> {
-        self.driver.record(Stream::Compute, self.pieces[index].free)
+        self.driver.record(Stream::Compute, *self.pieces[index].free)
     }
 
     fn vector(&mut self, file: &dyn WeightFile, weight: &Weight) -> Result<(), DeviceError> {

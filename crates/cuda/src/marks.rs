@@ -1,10 +1,12 @@
 //! Events at numbered points of a stream, in order.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tailrace_device::DeviceError;
 
-use crate::driver::{Driver, Event, Stream};
+use crate::driver::owned::OwnedEvent;
+use crate::driver::{Driver, Stream};
 
 /// Marks that one stream leaves, each after the work up to some number, for another stream to wait for.
 ///
@@ -13,7 +15,7 @@ use crate::driver::{Driver, Event, Stream};
 pub(crate) struct Marks {
     from: Stream,
     to: Stream,
-    events: Vec<Event>,
+    events: Vec<OwnedEvent>,
     next: usize,
     marks: VecDeque<(u64, usize)>,
     /// Number of the last mark.
@@ -24,8 +26,8 @@ pub(crate) struct Marks {
 
 impl Marks {
     /// Marks left by `from` for `to`, of which `count` matter at once.
-    pub(crate) fn new(driver: &dyn Driver, from: Stream, to: Stream, count: usize) -> Result<Self, DeviceError> {
-        let events = (0..count.max(1)).map(|_| driver.event(false)).collect::<Result<_, _>>()?;
+    pub(crate) fn new(driver: &Arc<dyn Driver>, from: Stream, to: Stream, count: usize) -> Result<Self, DeviceError> {
+        let events = (0..count.max(1)).map(|_| OwnedEvent::new(driver, false)).collect::<Result<_, _>>()?;
         Ok(Marks { from, to, events, next: 0, marks: VecDeque::with_capacity(count.max(1)), recorded: 0, reached: 0 })
     }
 
@@ -39,7 +41,7 @@ impl Marks {
         if self.marks.len() == self.events.len() {
             self.marks.pop_front();
         }
-        driver.record(self.from, self.events[self.next])?;
+        driver.record(self.from, *self.events[self.next])?;
         self.recorded = end;
         self.marks.push_back((end, self.next));
         self.next = (self.next + 1) % self.events.len();
@@ -56,14 +58,8 @@ impl Marks {
         }
         match last {
             // What is done need not be waited for, which would keep kernels from overlapping.
-            Some(event) if !driver.is_done(self.events[event]) => driver.wait(self.to, self.events[event]),
+            Some(event) if !driver.is_done(*self.events[event]) => driver.wait(self.to, *self.events[event]),
             _ => Ok(()),
-        }
-    }
-
-    pub(crate) fn free(&mut self, driver: &dyn Driver) {
-        for event in self.events.drain(..) {
-            driver.free_event(event);
         }
     }
 }

@@ -13,6 +13,7 @@ use tailrace_device::{DeviceError, synthetic};
 use tailrace_types::{KvType, WeightType};
 
 use crate::arenas::Arenas;
+use crate::driver::owned::OwnedGraph;
 use crate::driver::{Driver, Graph, Kernel, Stream};
 use crate::launch::{Launch, attention, elementwise, gemm, head, matmul_f32, matvec_rows, weights};
 use crate::layout;
@@ -106,7 +107,7 @@ pub(crate) struct Compiled {
     pub(crate) rows: u32,
     pub(crate) items: Vec<Item>,
     /// The same with everything in frames. The first graph is short: while it runs, the others are started.
-    pub(crate) graphs: Vec<Graph>,
+    pub(crate) graphs: Vec<OwnedGraph>,
 }
 
 /// Launches of the first graph of a decode step. Starting a graph takes the longer the more launches it has, and the device
@@ -181,15 +182,15 @@ impl Programs {
             None => Kernel(0),
         };
         let mut programs = Programs { prefill, decode, heads, fill, fill_kernel, logits };
-        programs.make_graphs(&**driver)?;
+        programs.make_graphs(driver)?;
         Ok(programs)
     }
 
-    fn make_graphs(&mut self, driver: &dyn Driver) -> Result<(), DeviceError> {
+    fn make_graphs(&mut self, driver: &Arc<dyn Driver>) -> Result<(), DeviceError> {
         for program in &mut self.decode {
             let (first, rest) = program.items.split_at(FIRST_GRAPH_ITEMS.min(program.items.len()));
             for items in [first, rest].into_iter().filter(|items| !items.is_empty()) {
-                program.graphs.push(graph_of(driver, items)?);
+                program.graphs.push(OwnedGraph::new(driver, graph_of(&**driver, items)?));
             }
         }
         Ok(())
@@ -235,12 +236,6 @@ impl Programs {
             launch(&Prepared { kernel: self.fill_kernel, launch: elementwise::fill_cells(&params, rows) })?;
         }
         Ok(())
-    }
-
-    pub(crate) fn free(&mut self, driver: &dyn Driver) {
-        for graph in self.decode.iter_mut().flat_map(|p| p.graphs.drain(..)) {
-            driver.free_graph(graph);
-        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use tailrace_device::{DeviceError, Rates};
 
+use crate::driver::owned::OwnedEvent;
 use crate::driver::{Driver, Event, Kernel, Stream};
 use crate::host::Pinned;
 use crate::launch::rates::read_bytes;
@@ -31,7 +32,7 @@ struct Bench<'a> {
     device: u64,
     device_bytes: u64,
     read: Kernel,
-    times: [Event; 4],
+    times: [OwnedEvent; 4],
 }
 
 /// Measures link and memory.
@@ -41,7 +42,7 @@ pub(crate) fn measure(driver: &Arc<dyn Driver>, card: &Card) -> Result<Rates, De
     let device_bytes = DEVICE_BYTES.min(driver.free_bytes()? / 4) / COPY_BYTES * COPY_BYTES;
     let host = Pinned::new(Arc::clone(driver), HOST_BYTES)?;
     let device = driver.alloc(device_bytes + COPY_BYTES)?;
-    let event = || driver.event(true);
+    let event = || OwnedEvent::new(driver, true);
     let bench = Bench {
         driver,
         card,
@@ -54,7 +55,6 @@ pub(crate) fn measure(driver: &Arc<dyn Driver>, card: &Card) -> Result<Rates, De
     let rates = bench.all();
     driver.synchronize(Stream::Link)?;
     driver.synchronize(Stream::Compute)?;
-    bench.times.into_iter().for_each(|event| driver.free_event(event));
     driver.free(device);
     rates
 }
@@ -79,7 +79,7 @@ impl Bench<'_> {
 
     /// Bytes per second of the device reading its memory.
     fn device_read(&self) -> Result<f64, DeviceError> {
-        let [start, end, ..] = self.times;
+        let [start, end, ..] = self.times();
         self.driver.record(Stream::Compute, start)?;
         self.start_read(4)?;
         self.driver.record(Stream::Compute, end)?;
@@ -88,7 +88,7 @@ impl Bench<'_> {
     }
 
     fn start_copies(&self) -> Result<(), DeviceError> {
-        let [_, _, start, end] = self.times;
+        let [_, _, start, end] = self.times();
         self.driver.record(Stream::Link, start)?;
         for at in (0..HOST_BYTES).step_by(COPY_BYTES as usize) {
             self.driver.copy_in(Stream::Link, self.device + self.device_bytes, self.host.at(at), COPY_BYTES)?;
@@ -98,7 +98,7 @@ impl Bench<'_> {
 
     /// Bytes per second over the link.
     fn link(&self) -> Result<f64, DeviceError> {
-        let [_, _, start, end] = self.times;
+        let [_, _, start, end] = self.times();
         self.start_copies()?;
         self.driver.synchronize(Stream::Link)?;
         self.rate(HOST_BYTES, start, end)
@@ -106,12 +106,16 @@ impl Bench<'_> {
 
     /// The same while the device reads its memory, which takes longer than the copies.
     fn link_loaded(&self) -> Result<f64, DeviceError> {
-        let [_, _, start, end] = self.times;
+        let [_, _, start, end] = self.times();
         self.start_read(64)?;
         self.start_copies()?;
         self.driver.synchronize(Stream::Link)?;
         self.driver.synchronize(Stream::Compute)?;
         self.rate(HOST_BYTES, start, end)
+    }
+
+    fn times(&self) -> [Event; 4] {
+        self.times.each_ref().map(|event| **event)
     }
 
     fn rate(&self, bytes: u64, start: Event, end: Event) -> Result<f64, DeviceError> {

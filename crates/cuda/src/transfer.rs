@@ -11,7 +11,8 @@ use tailrace_device::{DeviceError, Traffic};
 use tailrace_types::{ExtentId, FrameId, HostBlockId, KvType, SlotId};
 
 use crate::arenas::Arenas;
-use crate::driver::{Driver, Event, Stream};
+use crate::driver::owned::OwnedEvent;
+use crate::driver::{Driver, Stream};
 use crate::marks::Marks;
 use crate::ring::Ring;
 
@@ -41,8 +42,8 @@ pub(crate) struct Transfers {
     frame_batch: Vec<u64>,
     block_batch: Vec<u64>,
     /// Marks work that the cleaner must wait for.
-    computed: Event,
-    linked: Event,
+    computed: OwnedEvent,
+    linked: OwnedEvent,
     /// A copy that is ahead in the ring is out of date.
     stale: bool,
 }
@@ -53,13 +54,13 @@ impl Transfers {
         // The cache names frames even where no layer keeps anything in them.
         let KvConfig { core_frames, overlay_frames, .. } = KvConfig::of(plan);
         Ok(Transfers {
-            to_compute: Marks::new(&*driver, Stream::Clean, Stream::Compute, BATCHES)?,
-            to_link: Marks::new(&*driver, Stream::Clean, Stream::Link, BATCHES)?,
+            to_compute: Marks::new(&driver, Stream::Clean, Stream::Compute, BATCHES)?,
+            to_link: Marks::new(&driver, Stream::Clean, Stream::Link, BATCHES)?,
             batch: 0,
             frame_batch: vec![0; (core_frames + overlay_frames) as usize],
             block_batch: vec![0; cache.extents_max as usize * cache.extent_blocks as usize],
-            computed: driver.event(false)?,
-            linked: driver.event(false)?,
+            computed: OwnedEvent::new(&driver, false)?,
+            linked: OwnedEvent::new(&driver, false)?,
             stale: false,
             driver,
         })
@@ -145,14 +146,14 @@ impl Transfers {
             let Transfer::Clean { from, to } = transfer else { continue };
             if !any {
                 self.batch += 1;
-                self.driver.record(Stream::Compute, self.computed)?;
-                self.driver.wait(Stream::Clean, self.computed)?;
+                self.driver.record(Stream::Compute, *self.computed)?;
+                self.driver.wait(Stream::Clean, *self.computed)?;
                 any = true;
             }
             if context.ring.holds(to) {
                 self.stale = true;
-                self.driver.record(Stream::Link, self.linked)?;
-                self.driver.wait(Stream::Clean, self.linked)?;
+                self.driver.record(Stream::Link, *self.linked)?;
+                self.driver.wait(Stream::Clean, *self.linked)?;
             }
             for (_, layer) in context.plan.cache.global_layers() {
                 let source = context.arenas.frame_block(context.plan, layer, from);
@@ -235,13 +236,5 @@ impl Transfers {
             self.driver.synchronize(stream)?;
         }
         context.arenas.shrink(extent)
-    }
-
-    /// Frees events; nothing may be in flight.
-    pub(crate) fn free(&mut self) {
-        self.to_compute.free(&*self.driver);
-        self.to_link.free(&*self.driver);
-        self.driver.free_event(self.computed);
-        self.driver.free_event(self.linked);
     }
 }

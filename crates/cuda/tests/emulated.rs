@@ -158,3 +158,27 @@ fn a_block_comes_back_although_nothing_waited_for_its_way_out() {
         }
     }
 }
+
+/// Loading fails at each thing that it asks the driver for in turn, until there are enough of them.
+#[test]
+fn what_was_loaded_in_part_or_whole_is_given_back() {
+    let golden = named("gemma3-cap");
+    let limits = Limits { chunk: BLOCK_CELLS, window_cells: Some(BLOCK_CELLS), ..Limits::new(8 * BLOCK_CELLS) };
+    let mut failed = 0;
+    loop {
+        let driver = Arc::new(Emulated::new(Order::ComputeFirst));
+        let loader = CudaLoader::on(Arc::<Emulated>::clone(&driver));
+        let plan = Plan::new(golden.model.spec(), &limits, &loader).expect("it fits");
+        driver.give_only(failed);
+        let loaded = loader.load(plan, WeightSource::Synthetic { seed: 1 }, LoadOptions::default(), &mut |_| ());
+        let whole = loaded.is_ok();
+        drop(loaded);
+        assert_eq!(driver.given(), 0, "after {failed}");
+        if whole {
+            break;
+        }
+        failed += 1;
+    }
+    // Memory, staging, streams' events, the graphs of a step.
+    assert!(failed > 20, "{failed}");
+}

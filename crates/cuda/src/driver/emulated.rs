@@ -52,6 +52,8 @@ struct State {
     kernels: Vec<CString>,
     handles: u64,
     used: u64,
+    /// How many more things it gives: all where there is none.
+    gives: Option<u64>,
 }
 
 impl Emulated {
@@ -62,6 +64,28 @@ impl Emulated {
         // SAFETY: the emulator's C interface.
         let emulate = unsafe { *library.get::<Emulate>(b"tailrace_emulate\0").expect("the emulator's entry") };
         Emulated { emulate, _library: library, order, state: Mutex::default() }
+    }
+
+    /// From now on gives that many allocations, events and graphs, and fails after them.
+    pub fn give_only(&self, count: u64) {
+        self.state().gives = Some(count);
+    }
+
+    /// Allocations, events and graphs that were given and not taken back.
+    pub fn given(&self) -> usize {
+        let state = self.state();
+        state.memory.len() + state.events.len() + state.graphs.len()
+    }
+
+    fn give(&self) -> Result<(), DeviceError> {
+        match &mut self.state().gives {
+            Some(0) => Err(DeviceError::Device("nothing more is given".to_owned())),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -147,10 +171,11 @@ impl Emulated {
         Ok(())
     }
 
-    fn handle(&self) -> u64 {
+    fn handle(&self) -> Result<u64, DeviceError> {
+        self.give()?;
         let mut state = self.state();
         state.handles += 1;
-        state.handles
+        Ok(state.handles)
     }
 }
 
@@ -181,6 +206,7 @@ impl Driver for Emulated {
     }
 
     fn alloc(&self, bytes: u64) -> Result<u64, DeviceError> {
+        self.give()?;
         // NaN everywhere: whoever reads what nobody wrote is noticed.
         let memory = vec![u128::MAX; bytes.div_ceil(16) as usize + 16].into_boxed_slice();
         let address = (memory.as_ptr() as u64).next_multiple_of(256);
@@ -197,6 +223,7 @@ impl Driver for Emulated {
     }
 
     fn alloc_host(&self, bytes: u64) -> Result<HostMemory, DeviceError> {
+        self.give()?;
         let memory = vec![u128::MAX; bytes.div_ceil(16) as usize].into_boxed_slice();
         let address = memory.as_ptr() as *mut u8;
         self.state().memory.insert(address as u64, memory);
@@ -236,7 +263,7 @@ impl Driver for Emulated {
     }
 
     fn event(&self, _timed: bool) -> Result<Event, DeviceError> {
-        let event = self.handle();
+        let event = self.handle()?;
         self.state().events.insert(event, (0, 0));
         Ok(Event(event))
     }
@@ -285,9 +312,9 @@ impl Driver for Emulated {
     }
 
     fn end_graph(&self) -> Result<Graph, DeviceError> {
-        let graph = self.handle();
+        let recording = self.state().recording.take().ok_or(DeviceError::Misuse("no graph was begun"))?;
+        let graph = self.handle()?;
         let mut state = self.state();
-        let recording = state.recording.take().ok_or(DeviceError::Misuse("no graph was begun"))?;
         state.graphs.insert(graph, recording);
         Ok(Graph(graph))
     }

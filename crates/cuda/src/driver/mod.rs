@@ -5,6 +5,7 @@
 #[cfg(feature = "emulator")]
 pub mod emulated;
 mod nvml;
+pub(crate) mod owned;
 mod pages;
 pub(crate) mod real;
 
@@ -32,7 +33,7 @@ pub struct Event(pub(crate) u64);
 pub struct Kernel(pub(crate) u64);
 
 /// A list of launches that the device starts as one.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Graph(pub(crate) u64);
 
 /// A run of page-locked host memory.
