@@ -147,7 +147,7 @@ template <class T, int D, int TILE, int STAGES> struct Hopper {
 #pragma unroll
                 for (int i = 0; i < 8; i++) x[i] = state.sums[(block * 4 + i / 2) * 4 + slot * 2 + i % 2] * inverse;
                 store_pairs(work.p.dst, work.first_row + row_of(slot), work.p.heads * D, work.head * D + block * 32, x,
-                           row_of(slot) < work.rows);
+                            row_of(slot) < work.rows);
             }
         }
     }

@@ -8,7 +8,7 @@
 //       2     3.34   2.41   2.63   2.47   2.79   1.87   1.78   1.20   1.29   2.25   2.21   2.53   1.62   3.76   3.79   4.15
 //       4     3.00   1.84   1.99   1.87   2.22   1.48   1.43   0.86   0.96   1.66   1.80   2.00   1.29   3.33   3.26   3.80
 //       8     2.25   1.26   1.41   1.45   1.57   1.09   1.03   0.57   0.64   1.16   1.30   1.41   0.98   2.40   2.39   3.38
-// What is far below the memory's 4.6 is bound by instructions. Loads to shared memory gain 1.5 to 2 % of a step; so far only
+// What is far below the memory's 4.6 has many instructions for its bytes (counted, not profiled). Loads to shared memory gain 1.5 to 2 % of a step; so far only
 // q8_0 has them, and it hangs by a thread: other numbers than 5 and 5, or a few spilled registers, lose 2 to 10 %.
 // `src/launch/matvec_rows.rs` has the numbers of output rows.
 

@@ -222,10 +222,10 @@ template <uint32_t TYPE, bool ALIGNED> DEVICE void decode_k45(const Block& b, ui
     constexpr bool FIVE = TYPE == W_Q5_K, IN_PLANES = ALIGNED;
     uint32_t codes[8], packed[3], scale, min;
     if constexpr (IN_PLANES) {
-        uint32_t w[4], high[1] = {0};
+        uint32_t w[4], fifth = 0;
         load_words<4, ALIGNED>(w, b.field[0] + sub * 16);
-        if constexpr (FIVE) load_words<1, ALIGNED>(high, b.field[1] + sub * 4);
-        for (int i = 0; i < 8; i++) codes[i] = nibbles_at(w[i % 4], 4 * (i / 4)) | (high[0] >> (4 * i) & 15u) * 0x02040810u & 0x10101010u;
+        if constexpr (FIVE) fifth = load_word<ALIGNED>(b.field[1] + sub * 4);
+        for (int i = 0; i < 8; i++) codes[i] = nibbles_at(w[i % 4], 4 * (i / 4)) | spread_bits(fifth >> (4 * i)) << 4;
     } else {
         uint32_t w[8], high[8] = {};
         load_words<8, ALIGNED>(w, b.field[0] + sub / 2 * 32);

@@ -10,8 +10,8 @@ use tailrace_device::{Candidate, DeviceError, Executor, HighWater, Probe, Submis
 use tailrace_types::{BLOCK_CELLS, HostBlockId};
 
 use crate::arenas::Arenas;
-use crate::driver::owned::OwnedEvent;
-use crate::driver::{Driver, Kernel, Stream};
+use crate::driver::owned::Owned;
+use crate::driver::{Driver, Event, Kernel, Stream};
 use crate::host::{Gathered, Pinned};
 use crate::launch::head::TOP_MAX;
 use crate::marks::Marks;
@@ -30,7 +30,7 @@ const TILE_BYTES: u64 = 8 << 20;
 /// A page-locked copy of what is uploaded for a step, and the event after which it may be written again.
 struct Staging {
     memory: Pinned,
-    free: OwnedEvent,
+    free: Owned<Event>,
 }
 
 /// The copies in turn.
@@ -43,7 +43,7 @@ impl Stagings {
     fn new(driver: &Arc<dyn Driver>, bytes: u64) -> Result<Self, DeviceError> {
         let copy = || {
             let memory = Pinned::new(Arc::clone(driver), bytes)?;
-            Ok::<_, DeviceError>(Staging { memory, free: OwnedEvent::new(driver, false)? })
+            Ok::<_, DeviceError>(Staging { memory, free: Owned::event(driver, false)? })
         };
         Ok(Stagings { copies: [copy()?, copy()?, copy()?], next: 0 })
     }
@@ -74,7 +74,7 @@ pub(crate) struct CudaExecutor {
     /// Logits and candidates on the host.
     results: Pinned,
     candidates: Vec<Candidate>,
-    done: OwnedEvent,
+    done: Owned<Event>,
     transfers: Transfers,
     arrived: Marks,
     consumed: Marks,
@@ -115,7 +115,7 @@ impl CudaExecutor {
             staging: Stagings::new(&driver, layout.frequencies)?,
             results: Pinned::new(Arc::clone(&driver), logits + candidates as u64 * 8)?,
             candidates: Vec::with_capacity(candidates),
-            done: OwnedEvent::new(&driver, false)?,
+            done: Owned::event(&driver, false)?,
             transfers: Transfers::new(Arc::clone(&driver), &plan)?,
             arrived: Marks::new(&driver, Stream::Link, Stream::Compute, marks)?,
             consumed: Marks::new(&driver, Stream::Compute, Stream::Link, marks)?,
@@ -195,7 +195,7 @@ impl CudaExecutor {
             Phase::Decode => self.programs.decode(rows),
         };
         match self.step.tail.is_empty() && !compiled.graphs.is_empty() {
-            true => compiled.graphs.iter().try_for_each(|graph| self.driver.launch_graph(graph))?,
+            true => compiled.graphs.iter().try_for_each(|graph| self.driver.launch_graph(**graph))?,
             false => {
                 let (driver, poison) = (Arc::clone(&self.driver), self.poison);
                 let mut flow = Flow {

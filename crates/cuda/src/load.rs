@@ -8,8 +8,8 @@ use tailrace_device::synthetic::SyntheticWeights;
 use tailrace_device::{DeviceError, WeightFile, WeightSource, rope};
 
 use crate::arenas::Arenas;
-use crate::driver::owned::OwnedEvent;
-use crate::driver::{Driver, Kernel, Stream};
+use crate::driver::owned::Owned;
+use crate::driver::{Driver, Event, Kernel, Stream};
 use crate::host::{Gathered, Pinned};
 use crate::launch::weights;
 use crate::layout::{self, PLANES_MAX};
@@ -28,7 +28,7 @@ const SYNTHETIC_ROWS: u64 = 256;
 /// A page-locked buffer, and the event after which it may be filled again.
 struct Piece {
     memory: Pinned,
-    free: OwnedEvent,
+    free: Owned<Event>,
     /// Where on the device its bytes go first.
     landing: u64,
 }
@@ -61,7 +61,7 @@ pub(crate) fn weights(
     let piece_bytes = PIECE_BYTES.min(half);
     let piece = |i: u64| {
         let memory = Pinned::new(Arc::clone(driver), piece_bytes)?;
-        let free = OwnedEvent::new(driver, false)?;
+        let free = Owned::event(driver, false)?;
         driver.record(Stream::Compute, *free)?;
         Ok::<_, DeviceError>(Piece { memory, free, landing: arenas.row(landing) + i * half })
     };

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tailrace_device::DeviceError;
 
-use crate::driver::owned::OwnedEvent;
-use crate::driver::{Driver, Stream};
+use crate::driver::owned::Owned;
+use crate::driver::{Driver, Event, Stream};
 
 /// Marks that one stream leaves, each after the work up to some number, for another stream to wait for.
 ///
@@ -15,7 +15,7 @@ use crate::driver::{Driver, Stream};
 pub(crate) struct Marks {
     from: Stream,
     to: Stream,
-    events: Vec<OwnedEvent>,
+    events: Vec<Owned<Event>>,
     next: usize,
     marks: VecDeque<(u64, usize)>,
     /// Number of the last mark.
@@ -27,7 +27,7 @@ pub(crate) struct Marks {
 impl Marks {
     /// Marks left by `from` for `to`, of which `count` matter at once.
     pub(crate) fn new(driver: &Arc<dyn Driver>, from: Stream, to: Stream, count: usize) -> Result<Self, DeviceError> {
-        let events = (0..count.max(1)).map(|_| OwnedEvent::new(driver, false)).collect::<Result<_, _>>()?;
+        let events = (0..count.max(1)).map(|_| Owned::event(driver, false)).collect::<Result<_, _>>()?;
         Ok(Marks { from, to, events, next: 0, marks: VecDeque::with_capacity(count.max(1)), recorded: 0, reached: 0 })
     }
 

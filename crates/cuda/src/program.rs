@@ -13,7 +13,7 @@ use tailrace_device::{DeviceError, synthetic};
 use tailrace_types::{KvType, WeightType};
 
 use crate::arenas::Arenas;
-use crate::driver::owned::OwnedGraph;
+use crate::driver::owned::Owned;
 use crate::driver::{Driver, Graph, Kernel, Stream};
 use crate::launch::{Launch, attention, elementwise, gemm, head, matmul_f32, matvec_rows, weights};
 use crate::layout;
@@ -107,7 +107,7 @@ pub(crate) struct Compiled {
     pub(crate) rows: u32,
     pub(crate) items: Vec<Item>,
     /// The same with everything in frames. The first graph is short: while it runs, the others are started.
-    pub(crate) graphs: Vec<OwnedGraph>,
+    pub(crate) graphs: Vec<Owned<Graph>>,
 }
 
 /// Launches of the first graph of a decode step. Starting a graph takes the longer the more launches it has, and the device
@@ -190,7 +190,7 @@ impl Programs {
         for program in &mut self.decode {
             let (first, rest) = program.items.split_at(FIRST_GRAPH_ITEMS.min(program.items.len()));
             for items in [first, rest].into_iter().filter(|items| !items.is_empty()) {
-                program.graphs.push(OwnedGraph::new(driver, graph_of(&**driver, items)?));
+                program.graphs.push(Owned::new(driver, graph_of(&**driver, items)?));
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tailrace_device::{DeviceError, Rates};
 
-use crate::driver::owned::OwnedEvent;
+use crate::driver::owned::Owned;
 use crate::driver::{Driver, Event, Kernel, Stream};
 use crate::host::Pinned;
 use crate::launch::rates::read_bytes;
@@ -32,7 +32,7 @@ struct Bench<'a> {
     device: u64,
     device_bytes: u64,
     read: Kernel,
-    times: [OwnedEvent; 4],
+    times: [Owned<Event>; 4],
 }
 
 /// Measures link and memory.
@@ -42,7 +42,7 @@ pub(crate) fn measure(driver: &Arc<dyn Driver>, card: &Card) -> Result<Rates, De
     let device_bytes = DEVICE_BYTES.min(driver.free_bytes()? / 4) / COPY_BYTES * COPY_BYTES;
     let host = Pinned::new(Arc::clone(driver), HOST_BYTES)?;
     let device = driver.alloc(device_bytes + COPY_BYTES)?;
-    let event = || OwnedEvent::new(driver, true);
+    let event = || Owned::event(driver, true);
     let bench = Bench {
         driver,
         card,

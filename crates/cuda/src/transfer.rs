@@ -11,8 +11,8 @@ use tailrace_device::{DeviceError, Traffic};
 use tailrace_types::{ExtentId, FrameId, HostBlockId, KvType, SlotId};
 
 use crate::arenas::Arenas;
-use crate::driver::owned::OwnedEvent;
-use crate::driver::{Driver, Stream};
+use crate::driver::owned::Owned;
+use crate::driver::{Driver, Event, Stream};
 use crate::marks::Marks;
 use crate::ring::Ring;
 
@@ -42,8 +42,8 @@ pub(crate) struct Transfers {
     frame_batch: Vec<u64>,
     block_batch: Vec<u64>,
     /// Marks work that the cleaner must wait for.
-    computed: OwnedEvent,
-    linked: OwnedEvent,
+    computed: Owned<Event>,
+    linked: Owned<Event>,
     /// A copy that is ahead in the ring is out of date.
     stale: bool,
 }
@@ -59,8 +59,8 @@ impl Transfers {
             batch: 0,
             frame_batch: vec![0; (core_frames + overlay_frames) as usize],
             block_batch: vec![0; cache.extents_max as usize * cache.extent_blocks as usize],
-            computed: OwnedEvent::new(&driver, false)?,
-            linked: OwnedEvent::new(&driver, false)?,
+            computed: Owned::event(&driver, false)?,
+            linked: Owned::event(&driver, false)?,
             stale: false,
             driver,
         })

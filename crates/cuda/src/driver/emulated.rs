@@ -319,7 +319,7 @@ impl Driver for Emulated {
         Ok(Graph(graph))
     }
 
-    fn launch_graph(&self, graph: &Graph) -> Result<(), DeviceError> {
+    fn launch_graph(&self, graph: Graph) -> Result<(), DeviceError> {
         let recording = self.state().graphs[&graph.0].clone();
         recording.into_iter().try_for_each(|work| self.push(Stream::Compute, work))
     }

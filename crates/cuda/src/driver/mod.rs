@@ -108,7 +108,7 @@ pub trait Driver: Send + Sync {
     /// Ends that.
     fn end_graph(&self) -> Result<Graph, DeviceError>;
     /// Starts a graph in the compute stream.
-    fn launch_graph(&self, graph: &Graph) -> Result<(), DeviceError>;
+    fn launch_graph(&self, graph: Graph) -> Result<(), DeviceError>;
     /// Destroys it.
     fn free_graph(&self, graph: Graph);
 }

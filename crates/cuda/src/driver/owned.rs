@@ -7,55 +7,52 @@ use tailrace_device::DeviceError;
 
 use super::{Driver, Event, Graph};
 
-/// An event of an owner.
-pub(crate) struct OwnedEvent {
-    driver: Arc<dyn Driver>,
-    event: Event,
+/// What a driver makes and must be told to destroy.
+pub(crate) trait Handle: Copy {
+    fn free(self, driver: &dyn Driver);
 }
 
-impl OwnedEvent {
+impl Handle for Event {
+    fn free(self, driver: &dyn Driver) {
+        driver.free_event(self);
+    }
+}
+
+impl Handle for Graph {
+    fn free(self, driver: &dyn Driver) {
+        driver.free_graph(self);
+    }
+}
+
+/// A handle of an owner.
+pub(crate) struct Owned<H: Handle> {
+    driver: Arc<dyn Driver>,
+    handle: H,
+}
+
+impl<H: Handle> Owned<H> {
+    pub(crate) fn new(driver: &Arc<dyn Driver>, handle: H) -> Self {
+        Owned { driver: Arc::clone(driver), handle }
+    }
+}
+
+impl Owned<Event> {
     /// A new event; `timed` as in [`Driver::event`].
-    pub(crate) fn new(driver: &Arc<dyn Driver>, timed: bool) -> Result<Self, DeviceError> {
-        Ok(OwnedEvent { event: driver.event(timed)?, driver: Arc::clone(driver) })
+    pub(crate) fn event(driver: &Arc<dyn Driver>, timed: bool) -> Result<Self, DeviceError> {
+        Ok(Owned::new(driver, driver.event(timed)?))
     }
 }
 
-impl Deref for OwnedEvent {
-    type Target = Event;
+impl<H: Handle> Deref for Owned<H> {
+    type Target = H;
 
-    fn deref(&self) -> &Event {
-        &self.event
+    fn deref(&self) -> &H {
+        &self.handle
     }
 }
 
-impl Drop for OwnedEvent {
+impl<H: Handle> Drop for Owned<H> {
     fn drop(&mut self) {
-        self.driver.free_event(self.event);
-    }
-}
-
-/// A graph of an owner.
-pub(crate) struct OwnedGraph {
-    driver: Arc<dyn Driver>,
-    graph: Graph,
-}
-
-impl OwnedGraph {
-    pub(crate) fn new(driver: &Arc<dyn Driver>, graph: Graph) -> Self {
-        OwnedGraph { driver: Arc::clone(driver), graph }
-    }
-}
-
-impl Deref for OwnedGraph {
-    type Target = Graph;
-
-    fn deref(&self) -> &Graph {
-        &self.graph
-    }
-}
-
-impl Drop for OwnedGraph {
-    fn drop(&mut self) {
-        self.driver.free_graph(self.graph);
+        self.handle.free(&*self.driver);
     }
 }

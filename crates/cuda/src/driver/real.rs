@@ -418,7 +418,7 @@ impl Driver for Cuda {
         Ok(Graph(ready as u64))
     }
 
-    fn launch_graph(&self, graph: &Graph) -> Result<(), DeviceError> {
+    fn launch_graph(&self, graph: Graph) -> Result<(), DeviceError> {
         // SAFETY: see above.
         check(unsafe { sys::cuGraphLaunch(graph.0 as sys::CUgraphExec, self.stream(Stream::Compute)) }, "start a graph")
     }
