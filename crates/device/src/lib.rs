@@ -46,6 +46,9 @@ pub struct Submission<'a> {
 impl Submission<'_> {
     /// Checks everything that kernels rely on: rows within the bucket and the vocabulary, in the order of their sequences, and
     /// segments that list each block of a sequence.
+    ///
+    /// # Errors
+    /// [`DeviceError::Misuse`] says which of these does not hold.
     pub fn check(&self, plan: &Plan) -> Result<(), DeviceError> {
         let program = match self.phase {
             Phase::Prefill => &plan.prefill,
