@@ -29,6 +29,7 @@ constexpr int WARP_CELLS = LEAF_CELLS / WARPS;
 constexpr int PIECE_CELLS = 16;
 constexpr int PIECES = WARP_CELLS / PIECE_CELLS;  // of K and of V each
 constexpr int BATCH = 4;                          // fragments that are loaded before the first is used
+constexpr int MERGE_BUFFERS = 2;
 constexpr int MERGE_PAD = 8;                      // floats between rows of the merge buffer, against bank conflicts; m and l
 
 // Bytes of a warp's ring, by the shared memory of the architecture. Larger ones gain nothing.
@@ -213,9 +214,9 @@ template <class T, int DK, int DV> struct Decode {
         if (lane_id() % 4 == 0) to[DV] = m, to[DV + 1] = l;
     }
 
-    // Merges the four warps' partials and folds the leaf into its group's record; `starts`: it is the record's first. A
-    // warp takes every fourth head.
-    static DEVICE void fold_leaf(float* records, const float* merge, uint32_t heads, bool starts) {
+    // Merges the four warps' partials and folds the leaf into the records of its group: those at `from`, null for the
+    // group's first leaf, become those at `to`. A warp takes every fourth head.
+    static DEVICE void fold_leaf(float* to, const float* from, const float* merge, uint32_t heads) {
         for (uint32_t head = warp_id(); head < heads; head += WARPS) {
             const float* of[WARPS];
             for (int w = 0; w < WARPS; w++) of[w] = merge + (w * heads + head) * MERGE_STRIDE;
@@ -228,14 +229,16 @@ template <class T, int DK, int DV> struct Decode {
                 l = fma_rn(weight[w], of[w][DV + 1], l);
                 for (int i = 0; i < DV / WARP; i++) sum[i] = fma_rn(weight[w], of[w][i * WARP + lane_id()], sum[i]);
             }
-            float* record = records + uint64_t(head) * (2 + DV);
-            if (!starts) {
-                float m_old = record[0], m_new = fmaxf(m_old, m), w_old = weight_of(m_old, m_new), w_leaf = weight_of(m, m_new);
-                for (int i = 0; i < DV / WARP; i++) sum[i] = fma_rn(w_leaf, sum[i], w_old * record[2 + i * WARP + lane_id()]);
-                l = fma_rn(w_leaf, l, w_old * record[1]);
+            uint32_t at = head * (2 + DV);
+            if (from) {
+                const float* old = from + at;
+                float m_old = old[0], m_new = fmaxf(m_old, m), w_old = weight_of(m_old, m_new), w_leaf = weight_of(m, m_new);
+                for (int i = 0; i < DV / WARP; i++) sum[i] = fma_rn(w_leaf, sum[i], w_old * old[2 + i * WARP + lane_id()]);
+                l = fma_rn(w_leaf, l, w_old * old[1]);
                 m = m_new;
                 sync_warp();  // every lane has read m and l
             }
+            float* record = to + at;
             for (int i = 0; i < DV / WARP; i++) record[2 + i * WARP + lane_id()] = sum[i];
             if (lane_id() == 0) record[0] = m, record[1] = l;
             sync_warp();
@@ -267,6 +270,8 @@ template <class T, int DK, int DV> struct Decode {
 
         unsigned char* ring = dynamic + warp_id() * STAGES * SLOT_BYTES;
         float* merge = reinterpret_cast<float*>(dynamic + WARPS * STAGES * SLOT_BYTES);
+        // Records of the group that is being read: between its leaves they do not go to memory.
+        float* kept = merge + MERGE_BUFFERS * WARPS * heads * MERGE_STRIDE;
         Source source = reads ? source_of(walk, leaf, kv_head) : Source{nullptr, nullptr};
         // Of what is read only the row's own cell may still be unwritten: cells of earlier steps were there before this step
         // was uploaded. A warp whose cells are others need not wait.
@@ -285,6 +290,7 @@ template <class T, int DK, int DV> struct Decode {
             for (int j = 0; j < DK / 16; j++) query[j] = shared.query[j][lane_id()];
 
         int slot = 0, turn = 0;
+        bool enters = true;
         while (leaf <= walk.last) {
             uint32_t next = walk.find(walk.after(leaf));
             Source next_source = source_of(walk, next, kv_head);
@@ -314,7 +320,10 @@ template <class T, int DK, int DV> struct Decode {
             sync_block();
             uint32_t group = leaf / p.group_leaves;
             float* records = p.partials + ((uint64_t(row) * p.groups + group) * p.heads + first_head) * (2 + DV);
-            fold_leaf(records, buffer, heads, leaf == max(group * p.group_leaves, first_leaf));
+            bool starts = leaf == max(group * p.group_leaves, first_leaf);
+            bool leaves = next > walk.last || next / p.group_leaves != group;
+            fold_leaf(leaves ? records : kept, starts ? nullptr : enters ? records : kept, buffer, heads);
+            enters = leaves;
             turn ^= 1;
             leaf = next;
             source = next_source;

@@ -2,8 +2,8 @@
 //
 // Floor: the bytes of the weights, each read once. A warp computes OUT output rows; blocks are small and many, so that the
 // hardware evens out what multiprocessors get of the memory's rate. A warp has DEPTH loads of 16 bytes a lane in flight
-// for each output row, and STAGED more whose place is shared memory; the first of them are asked for before `wait_previous`,
-// so that memory is busy while the predecessors drain. Activations are read through the L1 cache, which weights pass by.
+// for each output row; the first of them are asked for before `wait_previous`, so that memory is busy while the predecessors
+// drain. Activations are read through the L1 cache, which weights pass by.
 //
 // A row's sum, whatever the number of rows and blocks: lane l adds the chunks l, l + 32, .. in this order, parts of a chunk
 // in order, then lanes are added pairwise, neighbours first.
@@ -52,34 +52,29 @@ template <class T> DEVICE OutputRow output_row(const MatVecParams& p, uint32_t i
     return row;
 }
 
-// Up to DEPTH tiles of OUT output rows in registers. A tile is one chunk for each lane, of each row. With IN_SHARED the codes
-// are on their way to shared memory instead: to places of the lane's own, so that nobody waits for others.
-template <class T, int OUT, int DEPTH, bool IN_SHARED = false> struct Batch {
-    enum : int { BYTES = IN_SHARED ? DEPTH * OUT * WARP * 16 : 0 };
+// Up to DEPTH tiles of OUT output rows in registers. A tile is one chunk for each lane, of each row.
+template <class T, int OUT, int DEPTH> struct Batch {
     T chunk[DEPTH][OUT];
-    unsigned char* codes;  // this lane's of the warp's BYTES bytes
 
-    // Loads from tile `tile` on, of which the lane has `left` chunks left. What is past the end is not loaded.
-    DEVICE void load(const OutputRow (&row)[OUT], uint32_t tile, int left) {
+    // Loads from tile `tile` on, of which the lane has `left` chunks left. What is past the end is not loaded. `full`, for all
+    // lanes alike: there are DEPTH tiles of 32 chunks.
+    DEVICE void load(const OutputRow (&row)[OUT], uint32_t tile, bool full, int left) {
         const uint8_t* at[OUT][4];
 #pragma unroll
         for (int n = 0; n < OUT; n++)
 #pragma unroll
             for (int f = 0; f < 4; f++) at[n][f] = row[n].plane[f] + tile * tile_bytes(f);
-        if (is_full(left)) load_tiles<true>(at, left);
+        if (full) load_tiles<true>(at, left);
         else load_tiles<false>(at, left);
-        if constexpr (IN_SHARED) copy_async_commit();
     }
     // Adds the tiles' products with R rows of x, from that at `x` on.
-    template <int R> DEVICE void add_to(float (&acc)[OUT][R], const uint8_t* const (&x)[R], uint32_t k, uint32_t tile, int left) {
-        if constexpr (IN_SHARED) copy_async_wait<0>();
-        if (is_full(left)) add_tiles<true>(acc, x, k, tile, left);
+    template <int R>
+    DEVICE void add_to(float (&acc)[OUT][R], const uint8_t* const (&x)[R], uint32_t k, uint32_t tile, bool full, int left) {
+        if (full) add_tiles<true>(acc, x, k, tile, left);
         else add_tiles<false>(acc, x, k, tile, left);
     }
 
 private:
-    static DEVICE bool is_full(int left) { return left >= DEPTH; }
-    DEVICE unsigned char* place(int tile, int row) const { return codes + (tile * OUT + row) * (WARP * 16); }
     static constexpr DEVICE uint32_t tile_bytes(int field) { return T::row_bytes(field, WARP * T::VALUES); }
 
     template <bool FULL> DEVICE void load_tiles(const uint8_t* (&at)[OUT][4], int left) {
@@ -88,8 +83,7 @@ private:
             if (!FULL && i >= left) break;
 #pragma unroll
             for (int n = 0; n < OUT; n++) {
-                if constexpr (IN_SHARED) copy_async16(place(i, n), at[n][0] + lane_id() * 16);
-                else chunk[i][n].q = load_stream16(at[n][0] + lane_id() * 16);
+                chunk[i][n].q = load_stream16(at[n][0] + lane_id() * 16);
                 chunk[i][n].load_rest(at[n], lane_id());
 #pragma unroll
                 for (int f = 0; f < 4; f++) at[n][f] += tile_bytes(f);
@@ -100,9 +94,6 @@ private:
 #pragma unroll
         for (int i = 0; i < DEPTH; i++) {
             if (!FULL && i >= left) break;
-            if constexpr (IN_SHARED)
-#pragma unroll
-                for (int n = 0; n < OUT; n++) chunk[i][n].q = *reinterpret_cast<const uint4*>(place(i, n));
             add_tile(acc, chunk[i], x, k, tile, i);
         }
     }
@@ -128,9 +119,7 @@ private:
     }
 };
 
-template <class T, int R, int OUT, int DEPTH, int STAGED> DEVICE void run(const MatVecParams& p) {
-    using Staged = Batch<T, OUT, STAGED ? STAGED : 1, true>;
-    __shared__ __align__(16) unsigned char staging[STAGED ? WARPS * Staged::BYTES : 16];
+template <class T, int R, int OUT, int DEPTH> DEVICE void run(const MatVecParams& p) {
     start_next();
     uint32_t total = p.matrix[0].rows, lane = lane_id();
     for (uint32_t m = 1; m < p.matrices; m++) total += p.matrix[m].rows;
@@ -143,14 +132,13 @@ template <class T, int R, int OUT, int DEPTH, int STAGED> DEVICE void run(const 
 #pragma unroll
     for (int n = 0; n < OUT; n++) out[n] = output_row<T>(p, min(first_out + n, total - 1));
     Batch<T, OUT, DEPTH> batch;
-    Staged staged;
-    const uint32_t tiles = (p.k / T::VALUES + WARP - 1) / WARP;
-    const int left = (p.k / T::VALUES + WARP - 1 - lane) / WARP;  // chunks of this lane
-    if constexpr (STAGED > 0) staged.codes = staging + (warp_id() * STAGED * OUT * WARP + lane) * 16;
-    batch.load(out, 0, left);
-    if constexpr (STAGED > 0) {
-        staged.load(out, DEPTH, left - DEPTH);
-    }
+    const uint32_t row_chunks = p.k / T::VALUES;
+    const int left = (row_chunks + WARP - 1 - lane) / WARP;  // chunks of this lane
+    auto full = [&](uint32_t tile) { return tile + DEPTH <= row_chunks / WARP; };
+    batch.load(out, 0, full(0), left);
+    float bias[OUT];
+#pragma unroll
+    for (int n = 0; n < OUT; n++) bias[n] = out[n].bias ? *out[n].bias : 0.0f;
 
     // The step was uploaded before the first kernel of its program: it need not be waited for.
     uint32_t first_row = blockIdx.y * R, rows = p.step.header->rows;
@@ -161,27 +149,26 @@ template <class T, int R, int OUT, int DEPTH, int STAGED> DEVICE void run(const 
     const uint8_t* x[R];
 #pragma unroll
     for (int r = 0; r < R; r++) x[r] = p.x + (first_row + min(uint32_t(r), rows - 1)) * p.x_row_bytes;
+    // What is added to is on its way while the sums are made: a lane has a row of activations.
+    auto stores = [&](int n) { return lane < rows && first_out + n < total; };
+    float* y = p.y + uint64_t(first_row + lane) * p.y_cols;
+    float before[OUT] = {};
+#pragma unroll
+    for (int n = 0; n < OUT; n++)
+        if (p.accumulate && stores(n)) before[n] = y[out[n].column];
     float acc[OUT][R] = {};
     for (uint32_t tile = 0;;) {
-        batch.add_to(acc, x, p.k, tile, left - int(tile));
+        batch.add_to(acc, x, p.k, tile, full(tile), left - int(tile));
         tile += DEPTH;
-        if (tile >= tiles) break;
-        // Both are asked for again as soon as their tiles are done.
-        if (tile + STAGED < tiles) batch.load(out, tile + STAGED, left - int(tile) - STAGED);
-        if constexpr (STAGED > 0) {
-            staged.add_to(acc, x, p.k, tile, left - int(tile));
-            tile += STAGED;
-            if (tile >= tiles) break;
-            staged.load(out, tile + DEPTH, left - int(tile) - DEPTH);
-        }
+        if (tile * WARP >= row_chunks) break;
+        batch.load(out, tile, full(tile), left - int(tile));
     }
 #pragma unroll
     for (int n = 0; n < OUT; n++) {
         float sum = sum_lanes(acc[n]);
-        if (lane >= rows || first_out + n >= total) continue;
-        float* y = p.y + uint64_t(first_row + lane) * p.y_cols + out[n].column;
-        if (out[n].bias) sum = add_rn(sum, *out[n].bias);
-        *y = p.accumulate ? add_rn(sum, *y) : sum;
+        if (!stores(n)) continue;
+        if (out[n].bias) sum = add_rn(sum, bias[n]);
+        y[out[n].column] = p.accumulate ? add_rn(sum, before[n]) : sum;
     }
 }
 

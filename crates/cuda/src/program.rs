@@ -541,7 +541,7 @@ impl<'a> Lowering<'a> {
         };
         match self.plan.limits.activations {
             ActivationType::F32 => matmul_f32::matmul_f32(ty, &params, self.rows),
-            ActivationType::Auto => matvec_rows::matvec(ty, &params, self.rows),
+            ActivationType::Auto => matvec_rows::matvec(ty, &params, self.rows, self.card.multiprocessors),
         }
     }
 

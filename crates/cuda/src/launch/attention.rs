@@ -123,7 +123,8 @@ fn decode_shared(dim: u32, dv: u32, heads: u32, capability: u32) -> u32 {
     };
     let slot = PIECE_CELLS * 2 * dim;
     let stages = (ring / slot).clamp(2, 8);
-    DECODE_WARPS * (stages * slot + MERGE_BUFFERS * heads * (dv + MERGE_PAD) * 4)
+    let merge = MERGE_BUFFERS * heads * (dv + MERGE_PAD) * 4;
+    DECODE_WARPS * (stages * slot + merge) + heads * record_floats(dv) * 4
 }
 
 fn decode_kernel(params: &AttentionParams) -> &'static str {
