@@ -20,7 +20,7 @@ use crate::plan::{ActivationType, AttentionShape, Bucket};
 
 pub use bench::{BenchCase, Measured, bench, bench_cases};
 pub use bounds::{Bound, Precision};
-pub use cases::{cases, row_law_cases};
+pub use cases::{ROW_LAW_DEPTHS, cases, row_law_cases};
 pub use run::{Checked, Failure, Output, Reference, check, failures, outputs, row_law};
 
 /// One op, its shapes, and the rows that it is run for.

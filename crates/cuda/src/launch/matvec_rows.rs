@@ -148,6 +148,16 @@ mod tests {
     }
 
     #[test]
+    fn conformance_comes_by_every_kernel_for_one_row() {
+        for &ty in WeightType::ALL {
+            let chosen = tailrace_device::conformance::ROW_LAW_DEPTHS.map(|k| one_row(ty, 24, k as u32, 2));
+            for kernel in kernels(ty).one {
+                assert!(chosen.contains(kernel), "{}", kernel.kernel);
+            }
+        }
+    }
+
+    #[test]
     fn the_kernel_for_one_row_goes_by_tiles_and_rounds() {
         // Of qwen2.5-14b and qwen3-8b, on a card of 132 multiprocessors.
         let depth = |outputs, k| one_row(WeightType::Q8_0, outputs, k, 132).depth;

@@ -10,6 +10,9 @@ use crate::plan::{ActivationType, AttentionShape, Bucket};
 const DECODE_ROWS: [u32; 6] = [1, 2, 3, 8, 9, 16];
 const PREFILL_ROWS: [u32; 4] = [1, 7, 128, 300];
 
+/// Depths of products whose rows must have the same bits alone and in company: devices choose kernels by it.
+pub const ROW_LAW_DEPTHS: [u64; 5] = [2048, 2560, 4096, 4608, 5120];
+
 /// Every op with every type and the shapes that matter.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -34,6 +37,10 @@ pub fn row_law_cases() -> Vec<Vec<Case>> {
         let group = |bucket, rows: &[u32]| rows.iter().map(|&rows| case(bucket, rows, op.clone())).collect();
         groups.push(group(Bucket::Prefill, &[1, 7, 128, 2048]));
         groups.push(group(Bucket::Decode, &[1, 2, 8, 9]));
+        for k in ROW_LAW_DEPTHS {
+            let op = CaseOp::MatMul { ty, k, n: vec![24], bias: true, accumulate: false };
+            groups.push([1, 2].map(|rows| case(Bucket::Decode, rows, op.clone())).to_vec());
+        }
     }
     for (i, shape) in shapes().into_iter().enumerate() {
         let places = |bucket, rows: &[u32]| {
