@@ -136,6 +136,8 @@ mod tests {
             seen += found.len();
         }
         assert_eq!((seen, more.len()), (one.len(), WeightType::ALL.len()));
+        let warps = format!("constexpr int WARPS = {WARPS};");
+        assert!(include_str!("../../kernels/matvec_rows.cuh").lines().any(|line| line == warps));
     }
 
     #[test]
