@@ -10,6 +10,7 @@ use tailrace_types::KvType;
 
 use crate::bench::BenchArgs;
 use crate::device::DeviceArgs;
+use crate::eval::EvalArgs;
 use crate::size;
 
 /// Runs GGUF models whose KV cache does not fit on the device.
@@ -32,6 +33,8 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Measures steps: one line of JSON for each.
     Bench(BenchArgs),
+    /// Evaluates: perplexity, divergence, and whether a setting changes any answer.
+    Eval(EvalArgs),
 }
 
 /// Flags that a user of llama.cpp knows as one dash and several letters, and the long names that clap reads.
@@ -149,7 +152,7 @@ impl From<Activations> for ActivationType {
     }
 }
 
-fn kv_type(text: &str) -> Result<KvType, String> {
+pub(crate) fn kv_type(text: &str) -> Result<KvType, String> {
     let known = || KvType::ALL.iter().map(|t| t.name()).collect::<Vec<_>>().join(", ");
     KvType::from_name(text).ok_or_else(|| format!("unknown type '{text}'; known: {}", known()))
 }

@@ -118,7 +118,7 @@ impl From<PhaseArg> for Phase {
 }
 
 /// A number of tokens, such as `4096` or `32k`.
-fn tokens(text: &str) -> Result<u32, String> {
+pub(crate) fn tokens(text: &str) -> Result<u32, String> {
     let lower = text.trim().to_ascii_lowercase();
     let (digits, unit) = lower.strip_suffix('k').map_or((lower.as_str(), 1), |digits| (digits, 1024));
     let count = digits.parse::<u32>().ok().and_then(|count| count.checked_mul(unit));

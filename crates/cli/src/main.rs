@@ -5,6 +5,7 @@ mod bench;
 mod chat;
 mod cuda;
 mod device;
+mod eval;
 mod generate;
 mod inspect;
 mod interrupt;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(args).map(|()| true),
         Command::Inspect(args) => inspect::run(args).map(|()| true),
         Command::Bench(args) => bench::run(args).map(|()| true),
+        Command::Eval(args) => eval::run(args).map(|()| true),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -13,16 +13,17 @@ pub(crate) fn read(args: &RunArgs) -> Result<String> {
     match (&args.prompt, &args.file) {
         (Some(text), _) => Ok(text.clone()),
         (None, Some(path)) if path.as_os_str() == "-" => stdin(),
-        (None, Some(path)) => file(path),
+        (None, Some(path)) => text(path, "prompt"),
         (None, None) if !std::io::stdin().is_terminal() => stdin(),
         (None, None) => bail!("no prompt: give one with -p TEXT or -f FILE"),
     }
 }
 
-fn file(path: &Path) -> Result<String> {
+/// The text of a file; `what` it is, for errors.
+pub(crate) fn text(path: &Path, what: &str) -> Result<String> {
     let name = escape(path.as_os_str().as_encoded_bytes());
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read the prompt file {name}"))?;
-    decode(bytes, &format!("the prompt file {name}"))
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read the {what} file {name}"))?;
+    decode(bytes, &format!("the {what} file {name}"))
 }
 
 fn stdin() -> Result<String> {

@@ -15,6 +15,8 @@ use crate::{limits, plan, stderr};
 pub(crate) struct Session {
     pub(crate) handle: Handle,
     pub(crate) plan: Plan,
+    /// What computes.
+    pub(crate) device: String,
 }
 
 /// What a context must have room for.
@@ -46,15 +48,34 @@ impl Session {
 
     /// Plans, refuses a prompt that the context cannot hold, and loads. Everybody needs the logits of last tokens alone.
     pub(crate) fn start(model: OpenModel, args: &LimitArgs, prompt: Option<Prompt>, verbose: bool) -> Result<Session> {
-        let mut resolved = limits::resolve(args, model.spec(), args.parallel)?;
+        let check = |plan: &Plan| {
+            let cells = plan.cache.sequence_cells;
+            if let Some(Prompt { tokens, max_tokens }) = prompt
+                && tokens > cells as usize
+            {
+                let needed = (tokens as u64 + u64::from(max_tokens.min(ANSWER_TOKENS))) * u64::from(args.parallel);
+                bail!("the prompt has {tokens} tokens, the context holds {cells}; use -c {needed} or a shorter prompt");
+            }
+            Ok(())
+        };
+        Self::load(&model, args, args.parallel, check, verbose)
+    }
+
+    /// Plans and loads for an evaluation, which takes `logit_rows` rows of logits at a time.
+    pub(crate) fn evaluate(model: &OpenModel, args: &LimitArgs, logit_rows: u32) -> Result<Session> {
+        Self::load(model, args, logit_rows, |_| Ok(()), false)
+    }
+
+    fn load(
+        model: &OpenModel,
+        args: &LimitArgs,
+        logit_rows: u32,
+        check: impl FnOnce(&Plan) -> Result<()>,
+        verbose: bool,
+    ) -> Result<Session> {
+        let mut resolved = limits::resolve(args, model.spec(), logit_rows)?;
         let plan = limits::plan(model.spec(), &mut resolved)?;
-        let cells = plan.cache.sequence_cells;
-        if let Some(Prompt { tokens, max_tokens }) = prompt
-            && tokens > cells as usize
-        {
-            let needed = (tokens as u64 + u64::from(max_tokens.min(ANSWER_TOKENS))) * u64::from(args.parallel);
-            bail!("the prompt has {tokens} tokens, the context holds {cells}; use -c {needed} or a shorter prompt");
-        }
+        check(&plan)?;
         resolved.notes.iter().for_each(stderr::note);
         if verbose {
             stderr::print(plan::describe(&plan));
@@ -65,7 +86,7 @@ impl Session {
         let started = model.start(&resolved.limits, loader, LoadOptions::default(), &mut show);
         progress.clear();
         let handle = started.map_err(|error| limits::explain(error, &plan))?;
-        Ok(Session { handle, plan })
+        Ok(Session { handle, plan, device: loader.name() })
     }
 
     /// A failure of the engine, with what would help.

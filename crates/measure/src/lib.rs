@@ -10,6 +10,7 @@
 mod bench;
 mod bytes;
 mod cell;
+pub mod eval;
 mod laws;
 mod row;
 mod tail;

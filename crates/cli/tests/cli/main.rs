@@ -5,5 +5,6 @@ mod bench;
 mod cap;
 mod chat;
 mod common;
+mod eval;
 mod plan;
 mod run;

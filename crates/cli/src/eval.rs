@@ -1,0 +1,193 @@
+//! `tailrace eval`: what a model says, and whether a setting changes it.
+
+mod company;
+mod logits;
+mod needle;
+mod ppl;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+use tailrace_engine::OpenModel;
+use tailrace_gguf::escape;
+use tailrace_types::TokenId;
+
+use crate::args::{LimitArgs, ModelArgs};
+use crate::prompt;
+use crate::session::Session;
+
+/// Rows of logits that an evaluation takes at a time.
+const LOGIT_ROWS: u32 = 32;
+
+#[derive(Debug, Args)]
+pub(crate) struct EvalArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Perplexity of a text, in llama.cpp's chunks.
+    Ppl(ppl::PplArgs),
+    /// Kullback-Leibler divergence from saved reference logits, with llama.cpp's statistics.
+    Kld(ppl::KldArgs),
+    /// Logits of the same tokens under two settings, position by position.
+    Logits(logits::LogitsArgs),
+    /// Needles in a haystack: whether codes are found, by length of the text and by depth.
+    Needle(needle::NeedleArgs),
+    /// The same requests alone and beside others, resident and with a window: the same tokens.
+    ServeSame(company::CompanyArgs),
+}
+
+pub(crate) fn run(args: &EvalArgs) -> Result<()> {
+    match &args.what {
+        What::Ppl(args) => ppl::run(args),
+        What::Kld(args) => ppl::run_divergence(args),
+        What::Logits(args) => logits::run(args),
+        What::Needle(args) => needle::run(args),
+        What::ServeSame(args) => company::run(args),
+    }
+}
+
+/// Where results go.
+#[derive(Debug, Args)]
+struct OutputArgs {
+    /// Write a line of JSON for each result to standard output instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Append the lines of JSON to this file.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// Results: to standard output, and to a file where one was named. The file is opened before anything is computed.
+struct Output {
+    json: bool,
+    file: Option<File>,
+}
+
+impl Output {
+    fn new(args: &OutputArgs) -> Result<Self> {
+        let open = |path: &PathBuf| {
+            let file = OpenOptions::new().append(true).create(true).open(path);
+            file.with_context(|| format!("cannot write {}", name_of(path)))
+        };
+        Ok(Output { json: args.json, file: args.out.as_ref().map(open).transpose()? })
+    }
+
+    /// Writes a result: `table` for people, `row` for programs.
+    fn result(&mut self, table: &str, row: Map<String, Value>) -> Result<()> {
+        self.table(table)?;
+        self.row(row)
+    }
+
+    /// Writes what people read, unless standard output is for programs.
+    fn table(&mut self, text: &str) -> Result<()> {
+        if self.json { Ok(()) } else { print(text) }
+    }
+
+    /// Writes a row for programs: to standard output where that is theirs, and to the file.
+    fn row(&mut self, row: Map<String, Value>) -> Result<()> {
+        let line = Value::Object(row).to_string() + "\n";
+        // What goes to the file is not lost with the terminal.
+        let saved = self.file.as_mut().map_or(Ok(()), |file| file.write_all(line.as_bytes()));
+        if self.json {
+            print(&line)?;
+        }
+        saved.context("cannot write the rows")
+    }
+}
+
+fn print(text: &str) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to standard output")
+}
+
+/// What every row says of the model, its settings and the device.
+fn row(
+    what: &str,
+    model: &Model,
+    (limits, session): (&LimitArgs, &Session),
+    results: impl serde::Serialize,
+) -> Result<Map<String, Value>> {
+    let mut row = Map::new();
+    row.insert("eval".to_owned(), json!(what));
+    row.insert("model".to_owned(), json!(model.name));
+    row.insert("settings".to_owned(), json!(settings_of(limits)));
+    row.insert("device".to_owned(), json!(session.device));
+    row.insert("tail_read_bytes".to_owned(), json!(tail_read(session)?));
+    row.insert("commit".to_owned(), json!(env!("TAILRACE_COMMIT")));
+    if let Value::Object(results) = serde_json::to_value(results)? {
+        row.extend(results);
+    }
+    Ok(row)
+}
+
+/// Bytes that came from the tail since the model was loaded.
+fn tail_read(session: &Session) -> Result<u64> {
+    let traffic = session.handle.snapshot()?.traffic;
+    Ok(traffic.tail_read_bytes + traffic.tail_fetched_bytes)
+}
+
+/// Settings that may change what a model says, and those that must not, in one word each.
+fn settings_of(limits: &LimitArgs) -> String {
+    let mut words = vec![format!("{:?}", limits.device.device).to_ascii_lowercase()];
+    words.push(limits.kv_window.map_or("resident".to_owned(), |cells| format!("window={cells}")));
+    if let Some(bytes) = limits.vram_target {
+        words.push(format!("vram-target={bytes}"));
+    }
+    words.push(format!("ctk={},ctv={}", limits.cache_type_k.name(), limits.cache_type_v.name()));
+    words.push(format!("activations={:?}", limits.activations).to_ascii_lowercase());
+    words.join(",")
+}
+
+/// A model that is open, and what it is called.
+struct Model {
+    open: OpenModel,
+    name: String,
+}
+
+impl Model {
+    fn open(args: &ModelArgs) -> Result<Self> {
+        ensure!(args.limits.parallel == 1, "-np {}: an evaluation is of one sequence", args.limits.parallel);
+        let name = escape(args.model.file_stem().unwrap_or(args.model.as_os_str()).as_encoded_bytes());
+        Ok(Model { open: Session::open(&args.model)?, name })
+    }
+
+    /// The tokens of the text in a file, with the beginning-of-text token where the model wants one.
+    fn tokens(&self, path: &Path) -> Result<Vec<TokenId>> {
+        Ok(self.open.tokenizer.encode(&prompt::text(path, "text")?, true, false))
+    }
+
+    /// The beginning-of-text token, where the model wants one.
+    fn bos(&self) -> Option<TokenId> {
+        self.open.tokenizer.bos().filter(|_| self.open.tokenizer.adds_bos())
+    }
+}
+
+/// Refuses a window that nothing would leave: what is evaluated then is the resident cache.
+fn check_window(limits: &LimitArgs) -> Result<()> {
+    let context = limits.context.unwrap_or(u32::MAX);
+    if let Some(window) = limits.kv_window {
+        ensure!(
+            window < context,
+            "a window of {window} cells is no smaller than the context of {context} tokens: nothing would leave the device; \
+             lower it or take a larger chunk"
+        );
+    }
+    Ok(())
+}
+
+/// A file that is written anew.
+fn create(path: &Path) -> Result<BufWriter<File>> {
+    File::create(path).map(BufWriter::new).with_context(|| format!("cannot write {}", name_of(path)))
+}
+
+/// A path as it can be printed.
+fn name_of(path: &Path) -> String {
+    escape(path.as_os_str().as_encoded_bytes())
+}

@@ -1,0 +1,291 @@
+//! `tailrace eval logits`: whether two settings say the same.
+
+use std::fs::File;
+use std::io::{BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use tailrace_engine::Handle;
+use tailrace_gguf::Gguf;
+use tailrace_measure::eval::{
+    Bound, Equivalence, EquivalenceSummary, LogitRows, Near, RowSource, SavedHeader, SavedLogits, compare, save_row,
+};
+use tailrace_types::{Bytes, TokenId};
+
+use super::{LOGIT_ROWS, Model, Output, OutputArgs, check_window, create, name_of, row, settings_of, tail_read};
+use crate::args::{Activations, LimitArgs, ModelArgs, kv_type};
+use crate::session::{Progress, Session};
+use crate::{size, stderr};
+
+#[derive(Debug, Args)]
+pub(crate) struct LogitsArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The text, from which sequences are cut.
+    #[arg(short, long, value_name = "FILE", required_unless_present = "reference", conflicts_with = "reference")]
+    file: Option<PathBuf>,
+    /// Tokens of a sequence.
+    #[arg(long, value_name = "N", default_value_t = 3072, value_parser = clap::value_parser!(u32).range(2..))]
+    tokens: u32,
+    /// Sequences.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    sequences: u32,
+    /// Tokens at the end of a sequence that are single steps; the others are prefill chunks. Default: a third.
+    #[arg(long, value_name = "N")]
+    steps: Option<u32>,
+    /// A setting to compare with the one of the other flags: KEY=VALUE,... of window, vram-target, ctk, ctv, activations,
+    /// device, ubatch. May be repeated. Default: window=256 and window=1024.
+    #[arg(long, value_name = "SETTING", conflicts_with = "save")]
+    against: Vec<String>,
+    /// Compare with logits that were saved, instead of computing the reference.
+    #[arg(long, value_name = "FILE")]
+    reference: Option<PathBuf>,
+    /// Save the logits under the setting of the other flags, and compare nothing.
+    #[arg(long, value_name = "FILE", conflicts_with = "reference")]
+    save: Option<PathBuf>,
+    /// Fail past this: NAME=VALUE, for example mean_tv=1e-4. May be repeated.
+    #[arg(long, value_name = "BOUND")]
+    bound: Vec<Bound>,
+    /// Fail unless every logit is the same to the last bit.
+    #[arg(long)]
+    exact: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Tokens that are compared.
+struct Text {
+    sequences: Vec<Vec<TokenId>>,
+    steps: usize,
+}
+
+impl Text {
+    fn rows(&self, handle: &Handle, sequence: usize) -> Result<LogitRows> {
+        let tokens = &self.sequences[sequence];
+        let (prompt, steps) = tokens.split_at(tokens.len() - self.steps);
+        Ok(LogitRows::start(handle, prompt, steps)?)
+    }
+
+    fn longest(&self) -> u32 {
+        self.sequences.iter().map(Vec::len).max().unwrap_or(0) as u32
+    }
+}
+
+pub(crate) fn run(args: &LogitsArgs) -> Result<()> {
+    let mut output = Output::new(&args.output)?;
+    let model = Model::open(&args.model)?;
+    match (&args.reference, &args.file) {
+        (Some(path), _) => against_saved(args, &model, path, &mut output),
+        (None, Some(path)) => {
+            let text = cut(args, &model, path)?;
+            match &args.save {
+                Some(to) => save(args, &model, &text, to),
+                None => against_settings(args, &model, &text, &mut output),
+            }
+        }
+        (None, None) => bail!("name a text with -f FILE"),
+    }
+}
+
+/// Sequences of the text in a file.
+fn cut(args: &LogitsArgs, model: &Model, path: &Path) -> Result<Text> {
+    let (tokens, length) = (model.tokens(path)?, args.tokens as usize);
+    let steps = args.steps.map_or(length / 3, |steps| steps as usize);
+    ensure!(steps < length, "--steps {steps} leaves nothing of {length} tokens for a prompt; lower it");
+    let count = (tokens.len() / length).min(args.sequences as usize);
+    let have = tokens.len();
+    ensure!(count > 0, "the text has {have} tokens, a sequence needs {length}; take a longer text or lower --tokens");
+    Ok(Text { sequences: tokens.chunks_exact(length).take(count).map(<[_]>::to_vec).collect(), steps })
+}
+
+/// The flags with a context that holds the text.
+fn limits_for(args: &LimitArgs, text: &Text) -> Result<LimitArgs> {
+    let needed = text.longest();
+    let context = args.context.filter(|&cells| cells > 0).unwrap_or(needed);
+    ensure!(context >= needed, "-c {context} does not hold sequences of {needed} tokens; raise it or lower --tokens");
+    let limits = LimitArgs { context: Some(context), ..args.clone() };
+    check_window(&limits)?;
+    Ok(limits)
+}
+
+fn against_settings(args: &LogitsArgs, model: &Model, text: &Text, output: &mut Output) -> Result<()> {
+    let limits = limits_for(&args.model.limits, text)?;
+    let default = ["window=256".to_owned(), "window=1024".to_owned()];
+    let settings = if args.against.is_empty() { &default[..] } else { &args.against };
+    // All are read before anything is computed.
+    let tests = settings.iter().map(|setting| apply(setting, &limits)).collect::<Result<Vec<_>>>()?;
+    let reference = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
+    let mut broken = Vec::new();
+    for test in &tests {
+        let session = Session::evaluate(&model.open, test, LOGIT_ROWS)?;
+        let start = |sequence| Ok(Box::new(text.rows(&reference.handle, sequence)?) as Box<dyn RowSource>);
+        let found = walk(text, near(&limits, test), start, &session.handle)?;
+        broken.extend(report(args, model, &settings_of(&limits), (test, &session), &found, output)?);
+        session.handle.stop();
+    }
+    verdict(&broken)
+}
+
+fn against_saved(args: &LogitsArgs, model: &Model, path: &Path, output: &mut Output) -> Result<()> {
+    let name = name_of(path);
+    let file = File::open(path).with_context(|| format!("cannot read the saved logits {name}"))?;
+    let mut saved = SavedLogits::open(BufReader::with_capacity(1 << 20, file)).with_context(|| name.clone())?;
+    let header = saved.header().clone();
+    ensure!(
+        header.model == fingerprint(&model.open.gguf),
+        "{name} is of another model than {}: save the logits of this one",
+        model.name
+    );
+    ensure!(args.against.is_empty(), "--against has no meaning with --reference: the other flags are the setting");
+    let text = Text { sequences: header.tokens(), steps: header.steps };
+    let limits = limits_for(&args.model.limits, &text)?;
+    let session = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
+    let mut progress = Progress::new();
+    let mut equivalence = Equivalence::new(near(&limits, &limits));
+    for sequence in 0..text.sequences.len() {
+        let mut test = text.rows(&session.handle, sequence)?;
+        let mut each = |position, _| show(&mut progress, &text, sequence, position);
+        compare(&mut equivalence, &mut saved, &mut test, 0, &mut each)?;
+    }
+    progress.clear();
+    let found = equivalence.summary();
+    verdict(&report(args, model, &format!("{name} ({})", header.settings), (&limits, &session), &found, output)?)
+}
+
+/// Compares every sequence; `reference` starts its rows.
+fn walk<'a>(
+    text: &Text,
+    near: Near,
+    reference: impl Fn(usize) -> Result<Box<dyn RowSource + 'a>>,
+    test: &Handle,
+) -> Result<EquivalenceSummary> {
+    let mut progress = Progress::new();
+    let mut equivalence = Equivalence::new(near);
+    for sequence in 0..text.sequences.len() {
+        let (mut reference, mut test) = (reference(sequence)?, text.rows(test, sequence)?);
+        let mut each = |position, _| show(&mut progress, text, sequence, position);
+        compare(&mut equivalence, reference.as_mut(), &mut test, 0, &mut each)?;
+    }
+    progress.clear();
+    Ok(equivalence.summary())
+}
+
+fn show(progress: &mut Progress, text: &Text, sequence: usize, position: u32) {
+    let of_sequence = (position + 1) as f32 / text.sequences[sequence].len() as f32;
+    progress.show("comparing", (sequence as f32 + of_sequence) / text.sequences.len() as f32);
+}
+
+fn save(args: &LogitsArgs, model: &Model, text: &Text, path: &Path) -> Result<()> {
+    let mut file = create(path)?;
+    let limits = limits_for(&args.model.limits, text)?;
+    let session = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
+    let (of, vocab) = (fingerprint(&model.open.gguf), session.handle.vocab());
+    let mut progress = Progress::new();
+    let write = || -> Result<()> {
+        SavedHeader::new(of, settings_of(&limits), vocab, text.steps, &text.sequences).write(&mut file)?;
+        for sequence in 0..text.sequences.len() {
+            let mut rows = text.rows(&session.handle, sequence)?;
+            while let Some((position, row)) = rows.next_row()? {
+                save_row(&mut file, row)?;
+                show(&mut progress, text, sequence, position);
+            }
+        }
+        Ok(file.flush()?)
+    };
+    let written = write().with_context(|| format!("cannot write {}", name_of(path)));
+    progress.clear();
+    written
+}
+
+/// How close two likeliest tokens must be to count as a tie.
+fn near(a: &LimitArgs, b: &LimitArgs) -> Near {
+    let is_f32 = |limits: &LimitArgs| limits.activations == Activations::F32;
+    if is_f32(a) && is_f32(b) { Near::F32 } else { Near::DEFAULT }
+}
+
+/// `limits` with a setting over them.
+fn apply(setting: &str, limits: &LimitArgs) -> Result<LimitArgs> {
+    let mut limits = limits.clone();
+    for pair in setting.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair
+            .split_once('=')
+            .ok_or_else(|| anyhow!("'{pair}' is no setting; write KEY=VALUE, for example window=256"))?;
+        let bad = |why: String| anyhow!("--against {key}={value}: {why}");
+        let number = || value.parse::<u32>().map_err(|_| bad("a whole number is needed".to_owned()));
+        match key {
+            "window" => limits.kv_window = Some(number()?),
+            "ubatch" => limits.ubatch_size = Some(number()?),
+            "vram-target" => limits.vram_target = Some(size::parse(value).map_err(|why| bad(why.to_string()))?),
+            "ctk" => limits.cache_type_k = kv_type(value).map_err(bad)?,
+            "ctv" => limits.cache_type_v = kv_type(value).map_err(bad)?,
+            "activations" => limits.activations = Activations::from_str(value, true).map_err(bad)?,
+            "device" => limits.device.device = value.parse().map_err(bad)?,
+            _ => bail!("unknown setting '{key}'; known: window, vram-target, ctk, ctv, activations, device, ubatch"),
+        }
+    }
+    check_window(&limits)?;
+    Ok(limits)
+}
+
+/// Writes a result; what it breaks.
+fn report(
+    args: &LogitsArgs,
+    model: &Model,
+    reference: &str,
+    (test, session): (&LimitArgs, &Session),
+    found: &EquivalenceSummary,
+    output: &mut Output,
+) -> Result<Vec<String>> {
+    let mut row = row("logits", model, (test, session), found)?;
+    row.insert("reference".to_owned(), json!(reference));
+    let setting = settings_of(test);
+    let EquivalenceSummary { positions, identical, .. } = found;
+    let from_tail = Bytes(tail_read(session)?);
+    if test.kv_window.is_some() && from_tail == Bytes(0) {
+        stderr::note("warning: nothing was read from the tail; take longer sequences or a smaller window");
+    }
+    let table = format!(
+        "{setting}\n  against {reference}: {identical} of {positions} positions bit-identical, {from_tail} read from the tail\n  \
+         real_frac {:.6}, strict_disagree_frac {:.6}, frac_full_agree {:.6}\n  \
+         mean_tv {:.3e}, p99_tv {:.3e}, max_tv {:.3e}, mean_kld {:.3e}, max_log_prob_difference {:.3e}\n",
+        found.real_frac,
+        found.strict_disagree_frac,
+        found.frac_full_agree,
+        found.mean_tv,
+        found.p99_tv,
+        found.max_tv,
+        found.mean_kld,
+        found.max_log_prob_difference
+    );
+    output.result(&table, row)?;
+    let mut broken: Vec<_> = args.bound.iter().filter_map(|bound| bound.broken_by(found)).collect();
+    if args.exact && identical != positions {
+        broken.push(format!("{} of {positions} positions differ", positions - identical));
+    }
+    Ok(broken.into_iter().map(|what| format!("{setting}: {what}")).collect())
+}
+
+/// Fails where anything is broken.
+fn verdict(broken: &[String]) -> Result<()> {
+    ensure!(broken.is_empty(), "{}", broken.join("; "));
+    Ok(())
+}
+
+/// What tells a model's file from others: names, types and sizes of its tensors, and how each begins.
+fn fingerprint(gguf: &Gguf) -> String {
+    const BEGINNING: usize = 4096;
+    // FNV-1a, of 64 bits.
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add =
+        |bytes: &[u8]| bytes.iter().for_each(|&b| hash = (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    for (index, tensor) in gguf.tensors().iter().enumerate() {
+        add(tensor.name.as_bytes());
+        add(tensor.ty.name().as_bytes());
+        add(&tensor.bytes.to_le_bytes());
+        let data = gguf.tensor_data(index);
+        add(&data[..data.len().min(BEGINNING)]);
+    }
+    format!("{hash:016x}")
+}
