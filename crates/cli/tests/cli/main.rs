@@ -6,4 +6,5 @@ mod cap;
 mod chat;
 mod common;
 mod plan;
+mod report;
 mod run;
