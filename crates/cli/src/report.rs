@@ -42,7 +42,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
     }
     let page = args.out.join(PAGE);
     write(&page, &found.markdown)?;
-    stderr::note(format_args!("wrote {} and {} pictures beside it", shown(&page), found.pictures.len()));
+    stderr::note(format_args!("wrote {}; pictures beside it: {}", shown(&page), found.pictures.len()));
     Ok(())
 }
 

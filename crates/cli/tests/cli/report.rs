@@ -52,7 +52,7 @@ fn files_become_a_page_and_pictures() {
     let args = [&before, &after, &again, "--out", &text(&out), "--title", "What | was"];
     let output = report(&args).ok();
     assert_eq!((output.text(), output.stderr.lines().count()), ("", 1), "{}", output.stderr);
-    assert!(output.stderr.contains("report.md and 1 pictures"), "{}", output.stderr);
+    assert!(output.stderr.contains("report.md; pictures beside it: 1"), "{}", output.stderr);
     let page = read(&out.join("report.md"));
     for part in ["# What \\| was\n", "| 1.00 | 22.000 |", "| 2.00 | 44.000 |", "| 4.00 | 99.000 |", "(m-decode-0.svg)"]
     {

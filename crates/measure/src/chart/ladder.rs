@@ -47,11 +47,13 @@ const LAWS: [(&str, &str); 3] =
 const LAW_POINTS: u32 = 160;
 
 impl RunRates {
-    /// Tokens per second with `tail_gib` in the tail, by the laws in their order in the legend. `None` where there is no link.
-    fn speeds(&self, tail_gib: f64) -> Option<[f64; 3]> {
+    /// Tokens per second with `tail_gib` in the tail, by the laws in their order in the legend. Without a link only the first is known.
+    fn speeds(&self, tail_gib: f64) -> [Option<f64>; 3] {
         let tail_bytes = (tail_gib * f64::from(1 << 30)) as u64;
-        let laws = Laws::of(self.resident_ms, tail_bytes, self.link_gb_s * 1e9, self.link_loaded_gb_s * 1e9)?;
-        Some([self.resident_ms, laws.overlapped_ms, laws.serial_ms].map(|ms| self.step_tokens / ms * 1e3))
+        let (link, loaded) = (self.link_gb_s * 1e9, self.link_loaded_gb_s * 1e9);
+        let laws = Laws::of(self.resident_ms, tail_bytes, link, loaded).filter(|_| link > 0.0);
+        let times = [Some(self.resident_ms), laws.map(|laws| laws.overlapped_ms), laws.map(|laws| laws.serial_ms)];
+        times.map(|ms| ms.map(|ms| self.step_tokens / ms * 1e3).filter(|&speed| is_logarithmic(speed)))
     }
 
     /// The curves of the laws from no tail to `tail_gib_max`.
@@ -59,9 +61,8 @@ impl RunRates {
         let mut curves = [const { Vec::new() }; 3];
         for i in 0..=LAW_POINTS {
             let tail_gib = tail_gib_max * f64::from(i) / f64::from(LAW_POINTS);
-            let Some(speeds) = self.speeds(tail_gib) else { continue };
-            for (curve, speed) in curves.iter_mut().zip(speeds) {
-                curve.extend(is_logarithmic(speed).then_some((tail_gib, speed)));
+            for (curve, speed) in curves.iter_mut().zip(self.speeds(tail_gib)) {
+                curve.extend(speed.map(|speed| (tail_gib, speed)));
             }
         }
         curves
@@ -85,14 +86,14 @@ pub fn ladder(ladder: &Ladder) -> String {
         heading: &ladder.heading,
         x_label: "occupied tail X, GiB",
         y_label: "tokens/s, logarithmic",
-        legend: legend(ladder, curves.iter().any(Option::is_some)),
+        legend: legend(ladder, [0, 1, 2].map(|law| curves.iter().flatten().any(|curves| !curves[law].is_empty()))),
     };
     let mut plot = match frame.draw(x, y) {
         Ok(plot) => plot,
         Err(finished) => return finished,
     };
     for (i, curves) in curves.iter().enumerate() {
-        for (curve, (dashes, _)) in curves.iter().flatten().zip(LAWS) {
+        for (curve, (dashes, _)) in curves.iter().flatten().zip(LAWS).filter(|(curve, _)| !curve.is_empty()) {
             plot.path(curve, Stroke { colour: colour(i), width: 1.5, dashes });
         }
     }
@@ -105,12 +106,15 @@ pub fn ladder(ladder: &Ladder) -> String {
     plot.canvas.end()
 }
 
-fn legend(ladder: &Ladder, with_laws: bool) -> Vec<(Sample, String)> {
+/// The runs, and those laws that are drawn.
+fn legend(ladder: &Ladder, drawn: [bool; 3]) -> Vec<(Sample, String)> {
     let runs = ladder.runs.iter().enumerate().map(|(i, run)| (Sample::Mark(i), run.label.clone()));
-    let law = |(dashes, name): (&'static str, &str)| {
-        (Sample::Line(Stroke { colour: GREY, width: 1.5, dashes }), name.to_owned())
-    };
-    runs.chain(LAWS.into_iter().filter(|_| with_laws).map(law)).collect()
+    let laws = LAWS
+        .into_iter()
+        .zip(drawn)
+        .filter(|&(_, drawn)| drawn)
+        .map(|((dashes, name), _)| (Sample::Line(Stroke { colour: GREY, width: 1.5, dashes }), name.to_owned()));
+    runs.chain(laws).collect()
 }
 
 #[cfg(test)]
@@ -134,11 +138,18 @@ mod tests {
     #[test]
     fn laws_have_their_values() {
         // 5 GB take 100 ms.
-        let speeds = rates().speeds(5e9 / f64::from(1 << 30)).expect("there is a link");
+        let speeds = rates().speeds(5e9 / f64::from(1 << 30));
         let expected = [100.0, 10.0, 1e3 / 110.0];
-        assert!(speeds.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{speeds:?}");
-        assert_eq!(rates().speeds(0.0), Some([100.0; 3]));
-        assert_eq!(RunRates { link_gb_s: 0.0, ..rates() }.speeds(1.0), None);
+        assert!(speeds.iter().zip(expected).all(|(a, b)| a.is_some_and(|a| (a - b).abs() < 1e-6)), "{speeds:?}");
+        assert_eq!(rates().speeds(0.0), [Some(100.0); 3]);
+        // Half of the time of the resident step hides, and a step of many tokens is as many times as fast.
+        let half = RunRates { step_tokens: 2048.0, ..rates() }.speeds(0.25e9 / f64::from(1 << 30));
+        assert!(half[1] == half[0] && half[2].is_some_and(|speed| (speed - 204_800.0 / 1.5).abs() < 1e-2), "{half:?}");
+        let without_link = RunRates { link_gb_s: 0.0, ..rates() };
+        assert_eq!(
+            (without_link.speeds(0.0), without_link.speeds(1.0)),
+            ([Some(100.0), None, None], [Some(100.0), None, None])
+        );
         let [resident, overlapped, serial] = rates().curves(4.0);
         assert!(resident.iter().all(|&(_, speed)| speed == 100.0));
         assert!(overlapped.iter().zip(&serial).all(|(o, s)| o.0 == s.0 && o.1 >= s.1));
@@ -163,6 +174,14 @@ mod tests {
         {
             assert!(texts.contains(&expected), "{expected} in {texts:?}");
         }
+    }
+
+    #[test]
+    fn laws_that_are_not_known_have_no_place_in_the_legend() {
+        let mut ladder_of = two_runs();
+        ladder_of.runs[0].rates = Some(RunRates { link_gb_s: 0.0, ..rates() });
+        let svg = ladder(&ladder_of);
+        assert!(svg.contains(LAWS[0].1) && !svg.contains(LAWS[1].1) && !svg.contains(LAWS[2].1), "{svg}");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! Every function here is total: values that cannot be drawn (not a number, infinite, not positive on a logarithmic axis) are left
 //! out, and a chart without any says so. The same input gives the same bytes, so that pictures can be kept under version control.
-//! The text is written here, not by a plotting library: those that were looked at choose no ticks within a decade of a logarithmic
-//! axis, place everything on whole pixels, and assert what input may break.
+//! The text is written here: plotters, read for this, has no ticks within a decade of a logarithmic axis, puts everything on whole
+//! pixels, and asserts what input may break.
 
 mod axis;
 mod frame;
