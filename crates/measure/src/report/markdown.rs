@@ -12,7 +12,8 @@ pub(super) fn page(title: &str, count: usize, rows: &[&Row], pictures: &BTreeMap
     page.line(&format!("# {}\n", escape(title)));
     page.line(&format!(
         "{count} rows of `tailrace bench`. For a cell the row that comes last counts: {} cells, {} older rows.\n\
-         `C` is the resident step, `X` the bytes of the occupied tail, `L` the rate of the link, all from the run of the row.",
+         `C` is the resident step, `X` the bytes of the occupied tail, `L` the rate of the link, all from the run of the row. A ladder without a tail, and\n\
+         the laws in its picture, are of the run that its newest row is from.",
         rows.len(),
         count - rows.len()
     ));
