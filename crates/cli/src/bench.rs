@@ -16,8 +16,9 @@ use tailrace_plan::{Limits, ModelSpec};
 
 use crate::args::LimitArgs;
 use crate::device::{self, Device, DeviceArgs};
+use crate::report::ReportArgs;
 use crate::session::{Progress, Session};
-use crate::{limits, size, stderr};
+use crate::{limits, report, size, stderr};
 
 /// Seed of weights, cells and draws: runs are comparable.
 const SEED: u64 = 1;
@@ -38,6 +39,8 @@ enum What {
     Ladder(LadderArgs),
     /// Rates of the device and its link.
     Link(LinkArgs),
+    /// Tables and pictures of rows that were kept. Needs no device.
+    Report(ReportArgs),
 }
 
 #[derive(Debug, Args)]
@@ -82,6 +85,9 @@ struct LadderArgs {
     /// Caps on device memory, one rung each.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size::parse)]
     targets: Vec<u64>,
+    /// Draw the ladder: speed against the tail, beside the laws. More ladders than one are below each other.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -127,21 +133,22 @@ pub(crate) fn tokens(text: &str) -> Result<u32, String> {
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     match &args.what {
-        What::Decode(cells) => measure(cells, &[Phase::Decode], &[]),
-        What::Prefill(cells) => measure(cells, &[Phase::Prefill], &[]),
+        What::Decode(cells) => measure(cells, &[Phase::Decode], &[], None),
+        What::Prefill(cells) => measure(cells, &[Phase::Prefill], &[], None),
         What::Ladder(ladder) => {
             let tails = ladder.tail.iter().map(|&bytes| Spill::Tail(bytes));
             let spills: Vec<_> = tails.chain(ladder.targets.iter().map(|&bytes| Spill::Target(bytes))).collect();
             ensure!(!spills.is_empty(), "a ladder needs rungs: --tail SIZE,... or --targets SIZE,...");
             let phases: Vec<_> = ladder.phase.iter().map(|&phase| phase.into()).collect();
-            measure(&ladder.cells, &phases, &spills)
+            measure(&ladder.cells, &phases, &spills, ladder.svg.as_deref())
         }
         What::Link(link) => measure_link(link),
+        What::Report(args) => report::run(args),
     }
 }
 
-/// Measures the cells; with `spills` a ladder.
-fn measure(args: &CellArgs, phases: &[Phase], spills: &[Spill]) -> Result<()> {
+/// Measures the cells; with `spills` a ladder, and with `svg` its picture.
+fn measure(args: &CellArgs, phases: &[Phase], spills: &[Spill], svg: Option<&Path>) -> Result<()> {
     ensure!(args.limits.parallel == 1, "-np {}: one sequence is measured", args.limits.parallel);
     let subject = Subject::open(args)?;
     let mut notes = Vec::new();
@@ -164,13 +171,21 @@ fn measure(args: &CellArgs, phases: &[Phase], spills: &[Spill]) -> Result<()> {
     let mut output = Output::new(&args.output)?;
     let Device { loader, .. } = &resolved.device;
     let engines = Loading { subject: &subject, loader: loader.as_ref() };
-    let mut each = |row: &Row| output.row(row);
+    let mut rows = Vec::new();
+    let mut each = |row: &Row| {
+        output.row(row);
+        rows.push(row.clone());
+    };
     let mut bench = Bench::new(&engines, loader.as_ref(), &options, &mut each)?;
-    match spills {
-        [] => bench.run(&resolved.limits, &variant(&args.limits))?,
-        spills => bench.ladder(&resolved.limits, spills)?,
-    }
-    output.end()
+    let measured = match spills {
+        [] => bench.run(&resolved.limits, &variant(&args.limits)),
+        spills => bench.ladder(&resolved.limits, spills),
+    };
+    // A ladder that broke off is drawn as far as it came; that it broke off is said first.
+    let drawn = svg.filter(|_| !rows.is_empty()).map_or(Ok(()), |path| report::write_ladders(path, rows));
+    measured?;
+    output.end()?;
+    drawn
 }
 
 /// What cells under these limits are called.

@@ -14,6 +14,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use tailrace_engine::OpenModel;
 use tailrace_gguf::escape;
+use tailrace_measure::chart::Heading;
 use tailrace_types::TokenId;
 
 use crate::args::{LimitArgs, ModelArgs};
@@ -62,6 +63,39 @@ struct OutputArgs {
     /// Append the lines of JSON to this file.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+}
+
+/// Where a picture goes.
+#[derive(Debug, Args)]
+struct PictureArgs {
+    /// Draw the result to this file (SVG).
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// A picture to be drawn. Its file is opened before anything is computed.
+struct Picture(Option<(BufWriter<File>, String)>);
+
+impl Picture {
+    fn new(args: &PictureArgs) -> Result<Self> {
+        let open = |path: &PathBuf| Ok::<_, anyhow::Error>((create(path)?, name_of(path)));
+        Ok(Picture(args.svg.as_ref().map(open).transpose()?))
+    }
+
+    /// Writes what `svg` draws, where a picture is wanted.
+    fn draw(self, svg: impl FnOnce() -> String) -> Result<()> {
+        let Some((mut file, name)) = self.0 else { return Ok(()) };
+        file.write_all(svg().as_bytes()).and_then(|()| file.flush()).with_context(|| format!("cannot write {name}"))
+    }
+}
+
+/// What is above a picture.
+fn heading(what: &str, model: &Model, limits: &LimitArgs, session: &Session) -> Heading {
+    let commit = env!("TAILRACE_COMMIT");
+    Heading {
+        title: format!("{what}: {}", model.name),
+        subtitle: format!("{}; {}; {commit}", settings_of(limits), session.device),
+    }
 }
 
 /// Results: to standard output, and to a file where one was named. The file is opened before anything is computed.

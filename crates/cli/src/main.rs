@@ -12,6 +12,7 @@ mod interrupt;
 mod limits;
 mod plan;
 mod prompt;
+mod report;
 mod run;
 mod sampling;
 mod session;

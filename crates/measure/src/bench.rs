@@ -206,7 +206,7 @@ impl<'a> Bench<'a> {
         let row = Row {
             cell,
             shape: name,
-            phase: phase.name(),
+            phase: phase.name().to_owned(),
             depth_tokens: depth,
             window_cells: Some(timing.window_cells),
             tail_bytes: Some(timing.tail_bytes),

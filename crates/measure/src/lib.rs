@@ -6,12 +6,16 @@
 //!
 //! With `C` the time of the resident step at the same depth, `X` the bytes of the occupied tail and `L` the rate of the link, a step
 //! takes `C + X/L` where transfer and compute take turns, and `max(C, X/L)` where they overlap.
+//!
+//! Rows that were kept become a [`report()`]: tables in Markdown and pictures of ladders, drawn by [`chart`].
 
 mod bench;
 mod bytes;
 mod cell;
+pub mod chart;
 pub mod eval;
 mod laws;
+mod report;
 mod row;
 mod tail;
 
@@ -19,7 +23,8 @@ pub use bench::{Bench, Engines, Options, RESIDENT, Spill};
 pub use bytes::{kv_bytes, weight_bytes};
 pub use cell::Phase;
 pub use laws::Laws;
-pub use row::{Row, table_header};
+pub use report::{Picture, Report, Source, pictures, report};
+pub use row::{LineError, Row, table_header};
 pub use tail::{tail_blocks, window_for_tail};
 
 use tailrace_device::DeviceError;

@@ -1,17 +1,19 @@
 //! One measured cell: a line of JSON, and a line for people.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tailrace_device::Rates;
 
+use crate::Phase;
+
 /// A measured cell. What a device does not have, or a run did not measure, is `null`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// What was measured, the same for the same cell in every run.
     pub cell: String,
     /// Model: a shape's name with its weight type, or a file's name.
     pub shape: String,
     /// `decode`, `prefill` or `link`.
-    pub phase: &'static str,
+    pub phase: String,
     /// Cells before the measured steps.
     pub depth_tokens: u32,
     /// Cells in frames after them.
@@ -52,13 +54,48 @@ pub struct Row {
     pub device: String,
 }
 
+/// The phase of a row of rates alone.
+pub(crate) const LINK: &str = "link";
+
+/// Why a line of a file of rows is no row.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("line {line} is no row of a benchmark: {what}")]
+pub struct LineError {
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub what: String,
+}
+
 impl Row {
+    /// The rows of a file: one JSON object a line, as [`Row::to_json`] writes them. Lines without anything are skipped, fields that are not
+    /// known ignored; numbers that are missing are `None`.
+    ///
+    /// # Errors
+    ///
+    /// The first line that is no row.
+    pub fn read(file: &[u8]) -> Result<Vec<Row>, LineError> {
+        let lines = file.split(|&byte| byte == b'\n').enumerate();
+        let lines = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
+        lines.map(|(i, line)| Row::of_json(line).map_err(|what| LineError { line: i + 1, what })).collect()
+    }
+
+    /// The row of one line, or what is wrong with it.
+    fn of_json(line: &[u8]) -> Result<Row, String> {
+        let row: Row = serde_json::from_slice(line).map_err(|error| without_place(&error))?;
+        let known = [Phase::Decode.name(), Phase::Prefill.name(), LINK];
+        if known.contains(&row.phase.as_str()) {
+            return Ok(row);
+        }
+        Err(format!("its phase is {:?}; known: {}", row.phase, known.join(", ")))
+    }
+
     /// The row of a device and its link alone.
     pub fn of_link(rates: &Rates, device: &str, commit: &str) -> Row {
         let rate = |rate: f64| (rate > 0.0).then_some(rate / 1e9);
         Row {
             cell: "link".to_owned(),
-            phase: "link",
+            phase: LINK.to_owned(),
             link_gb_s: rate(rates.link),
             link_loaded_gb_s: rate(rates.link_loaded),
             device_read_gb_s: rate(rates.device_read),
@@ -96,6 +133,13 @@ impl Row {
     }
 }
 
+/// An error of one line of JSON without "at line 1": its line is counted in the file.
+fn without_place(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    text.strip_suffix(&place).map_or(text.clone(), |what| format!("{what} (column {})", error.column()))
+}
+
 /// Heads of the columns of [`Row::to_line`]: memory in GiB, times in ms, rates in GB/s.
 pub fn table_header() -> String {
     format!(
@@ -123,6 +167,38 @@ mod tests {
         let found: Vec<_> = parsed.as_object().expect("an object").keys().map(String::as_str).collect();
         assert_eq!(found, names.split_whitespace().collect::<Vec<_>>());
         assert!(json.contains("\"step_ms\":0.25") && json.contains("\"link_bytes\":null") && !json.contains('\n'));
+    }
+
+    #[test]
+    fn rows_are_read_as_they_were_written() {
+        let rows = [row(), Row { phase: "decode".to_owned(), tail_bytes: Some(u64::MAX), ..row() }];
+        let file = format!("{}\r\n\n{}", rows[0].to_json(), rows[1].to_json());
+        assert_eq!(Row::read(file.as_bytes()), Ok(rows.to_vec()));
+        let later = "{\"cell\":\"c\",\"shape\":\"\",\"phase\":\"link\",\"depth_tokens\":0,\"commit\":\"\",\"device\":\"\",\"new\":[1]}";
+        assert_eq!(Row::read(later.as_bytes()).map(|rows| rows.len()), Ok(1));
+        assert_eq!(Row::read(b" \n\n"), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_line_that_is_no_row_is_named() {
+        let good = row().to_json();
+        let phase = good.replace("\"link\",\"depth", "\"x\\ny\",\"depth");
+        let huge = good.replace("0.25", "1e999");
+        for (bad, says) in [
+            (&b"hello"[..], "expected value"),
+            (b"{}", "missing field `cell`"),
+            (b"[1]", "invalid type"),
+            (b"{\"cell\": 1}", "expected a string (column 10)"),
+            (b"\xff", "expected value"),
+            (&good.as_bytes()[..40], "EOF"),
+            (phase.as_bytes(), "its phase is \"x\\ny\"; known: decode, prefill, link"),
+            (huge.as_bytes(), "out of range"),
+        ] {
+            let file = [good.as_bytes(), b"\n\n", bad, b"\n"].concat();
+            let error = Row::read(&file).expect_err("a bad line").to_string();
+            assert!(error.starts_with("line 3 is no row of a benchmark: ") && error.contains(says), "{error}");
+            assert!(error.lines().count() == 1 && !error.contains("at line"), "{error}");
+        }
     }
 
     #[test]

@@ -8,9 +8,10 @@ use serde_json::json;
 use tailrace_engine::SamplingParams;
 use tailrace_measure::eval::{Company, SameAnswers};
 
-use super::{Model, Output, OutputArgs, check_window, row};
+use super::{Model, Output, OutputArgs, check_window, row, tail_read};
 use crate::args::{LimitArgs, ModelArgs};
 use crate::session::Session;
+use crate::stderr;
 
 /// Cells of the window where none are named.
 const WINDOW: u32 = 256;
@@ -69,6 +70,9 @@ pub(crate) fn run(args: &CompanyArgs) -> Result<()> {
             if let Some((request, token)) = first_difference {
                 broken.push(format!("{run}: request {request} differs from token {token} on"));
             }
+        }
+        if limits.kv_window.is_some() && tail_read(&session)? == 0 {
+            stderr::note("warning: nothing was read from the tail; take longer prompts (--tokens) or a smaller window");
         }
         session.handle.stop();
     }

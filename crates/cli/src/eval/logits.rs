@@ -9,12 +9,16 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use tailrace_engine::Handle;
 use tailrace_gguf::Gguf;
+use tailrace_measure::chart::{self, Heading, Line, Lines};
 use tailrace_measure::eval::{
     Bound, Equivalence, EquivalenceSummary, LogitRows, Near, RowSource, SavedHeader, SavedLogits, compare, save_row,
 };
 use tailrace_types::{Bytes, TokenId};
 
-use super::{LOGIT_ROWS, Model, Output, OutputArgs, check_window, create, name_of, row, settings_of, tail_read};
+use super::{
+    LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, create, heading, name_of, row,
+    settings_of, tail_read,
+};
 use crate::args::{Activations, LimitArgs, ModelArgs, kv_type};
 use crate::session::{Progress, Session};
 use crate::{size, stderr};
@@ -53,6 +57,8 @@ pub(crate) struct LogitsArgs {
     exact: bool,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    picture: PictureArgs,
 }
 
 /// Tokens that are compared.
@@ -74,15 +80,15 @@ impl Text {
 }
 
 pub(crate) fn run(args: &LogitsArgs) -> Result<()> {
-    let mut output = Output::new(&args.output)?;
+    let (mut output, picture) = (Output::new(&args.output)?, Picture::new(&args.picture)?);
     let model = Model::open(&args.model)?;
     match (&args.reference, &args.file) {
-        (Some(path), _) => against_saved(args, &model, path, &mut output),
+        (Some(path), _) => against_saved(args, &model, path, (&mut output, picture)),
         (None, Some(path)) => {
             let text = cut(args, &model, path)?;
             match &args.save {
                 Some(to) => save(args, &model, &text, to),
-                None => against_settings(args, &model, &text, &mut output),
+                None => against_settings(args, &model, &text, (&mut output, picture)),
             }
         }
         (None, None) => bail!("name a text with -f FILE"),
@@ -110,25 +116,39 @@ fn limits_for(args: &LimitArgs, text: &Text) -> Result<LimitArgs> {
     Ok(limits)
 }
 
-fn against_settings(args: &LogitsArgs, model: &Model, text: &Text, output: &mut Output) -> Result<()> {
+fn against_settings(
+    args: &LogitsArgs,
+    model: &Model,
+    text: &Text,
+    (output, picture): (&mut Output, Picture),
+) -> Result<()> {
     let limits = limits_for(&args.model.limits, text)?;
     let default = ["window=256".to_owned(), "window=1024".to_owned()];
     let settings = if args.against.is_empty() { &default[..] } else { &args.against };
     // All are read before anything is computed.
     let tests = settings.iter().map(|setting| apply(setting, &limits)).collect::<Result<Vec<_>>>()?;
     let reference = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
-    let mut broken = Vec::new();
+    let (mut broken, mut lines) = (Vec::new(), Vec::new());
     for test in &tests {
         let session = Session::evaluate(&model.open, test, LOGIT_ROWS)?;
         let start = |sequence| Ok(Box::new(text.rows(&reference.handle, sequence)?) as Box<dyn RowSource>);
-        let found = walk(text, near(&limits, test), start, &session.handle)?;
+        let mut variations = Variations::default();
+        let found = walk(text, near(&limits, test), start, &session.handle, &mut variations)?;
+        lines.push(variations.line(settings_of(test)));
         broken.extend(report(args, model, &settings_of(&limits), (test, &session), &found, output)?);
         session.handle.stop();
     }
+    let above = heading("Logits against this setting", model, &limits, &reference);
+    picture.draw(|| by_position(above, lines))?;
     verdict(&broken)
 }
 
-fn against_saved(args: &LogitsArgs, model: &Model, path: &Path, output: &mut Output) -> Result<()> {
+fn against_saved(
+    args: &LogitsArgs,
+    model: &Model,
+    path: &Path,
+    (output, picture): (&mut Output, Picture),
+) -> Result<()> {
     let name = name_of(path);
     let file = File::open(path).with_context(|| format!("cannot read the saved logits {name}"))?;
     let mut saved = SavedLogits::open(BufReader::with_capacity(1 << 20, file)).with_context(|| name.clone())?;
@@ -143,15 +163,50 @@ fn against_saved(args: &LogitsArgs, model: &Model, path: &Path, output: &mut Out
     let limits = limits_for(&args.model.limits, &text)?;
     let session = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
     let mut progress = Progress::new();
-    let mut equivalence = Equivalence::new(near(&limits, &limits));
+    let (mut equivalence, mut variations) = (Equivalence::new(near(&limits, &limits)), Variations::default());
     for sequence in 0..text.sequences.len() {
         let mut test = text.rows(&session.handle, sequence)?;
-        let mut each = |position, _| show(&mut progress, &text, sequence, position);
+        let mut each = |position, tv| {
+            variations.add(position, tv);
+            show(&mut progress, &text, sequence, position);
+        };
         compare(&mut equivalence, &mut saved, &mut test, 0, &mut each)?;
     }
     progress.clear();
     let found = equivalence.summary();
-    verdict(&report(args, model, &format!("{name} ({})", header.settings), (&limits, &session), &found, output)?)
+    let reference = format!("{name} ({})", header.settings);
+    let broken = report(args, model, &reference, (&limits, &session), &found, output)?;
+    let above = heading("Logits against saved ones", model, &limits, &session);
+    picture.draw(|| by_position(above, vec![variations.line(reference)]))?;
+    verdict(&broken)
+}
+
+/// Total variation by position, as the mean of some positions of all sequences.
+#[derive(Default)]
+struct Variations(Vec<(f64, f64)>);
+
+impl Variations {
+    /// Positions of a point.
+    const POSITIONS: usize = 32;
+
+    fn add(&mut self, position: u32, tv: f32) {
+        let point = position as usize / Self::POSITIONS;
+        if self.0.len() <= point {
+            self.0.resize(point + 1, (0.0, 0.0));
+        }
+        self.0[point].0 += f64::from(tv);
+        self.0[point].1 += 1.0;
+    }
+
+    fn line(&self, label: String) -> Line {
+        let x = |point: usize| ((point * Self::POSITIONS) + Self::POSITIONS / 2) as f64;
+        Line { label, points: self.0.iter().enumerate().map(|(i, (sum, count))| (x(i), sum / count)).collect() }
+    }
+}
+
+fn by_position(heading: Heading, lines: Vec<Line>) -> String {
+    let y_label = "mean total variation".to_owned();
+    chart::lines(&Lines { heading, x_label: "position, tokens".to_owned(), y_label, lines })
 }
 
 /// Compares every sequence; `reference` starts its rows.
@@ -160,12 +215,16 @@ fn walk<'a>(
     near: Near,
     reference: impl Fn(usize) -> Result<Box<dyn RowSource + 'a>>,
     test: &Handle,
+    variations: &mut Variations,
 ) -> Result<EquivalenceSummary> {
     let mut progress = Progress::new();
     let mut equivalence = Equivalence::new(near);
     for sequence in 0..text.sequences.len() {
         let (mut reference, mut test) = (reference(sequence)?, text.rows(test, sequence)?);
-        let mut each = |position, _| show(&mut progress, text, sequence, position);
+        let mut each = |position, tv| {
+            variations.add(position, tv);
+            show(&mut progress, text, sequence, position);
+        };
         compare(&mut equivalence, reference.as_mut(), &mut test, 0, &mut each)?;
     }
     progress.clear();

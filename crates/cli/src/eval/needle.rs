@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::json;
+use tailrace_measure::chart::{self, Heading, HeatMap};
 use tailrace_measure::eval::{Found, Haystack, NeedleKind, Place, Trial};
-use tailrace_types::TokenId;
+use tailrace_types::{Bytes, TokenId};
 
-use super::{Model, Output, OutputArgs, check_window, row, tail_read};
+use super::{Model, Output, OutputArgs, Picture, PictureArgs, check_window, heading, row, tail_read};
 use crate::args::{LimitArgs, ModelArgs};
 use crate::bench::tokens;
 use crate::prompt;
@@ -48,6 +49,8 @@ pub(crate) struct NeedleArgs {
     at_least: Option<f64>,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    picture: PictureArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -77,7 +80,7 @@ fn share(text: &str) -> Result<f64, String> {
 type Grid = Vec<Vec<Vec<Found>>>;
 
 pub(crate) fn run(args: &NeedleArgs) -> Result<()> {
-    let mut output = Output::new(&args.output)?;
+    let (mut output, picture) = (Output::new(&args.output)?, Picture::new(&args.picture)?);
     let model = Model::open(&args.model)?;
     let haystack = match &args.file {
         Some(path) => Haystack::of(&prompt::text(path, "text")?),
@@ -109,6 +112,7 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<()> {
         }
     }
     output.table(&table(args, &grid, tail_read(&session)?))?;
+    picture.draw(|| heat_map(args, &grid, heading("Needles found", &model, &limits, &session)))?;
     session.handle.stop();
     drop(session);
 
@@ -169,6 +173,22 @@ fn walk(
     grid
 }
 
+/// The share of a cell's needles that were found.
+fn share_of(cell: &[Found]) -> f64 {
+    cell.iter().filter(|found| found.found).count() as f64 / cell.len().max(1) as f64
+}
+
+fn heat_map(args: &NeedleArgs, grid: &Grid, heading: Heading) -> String {
+    chart::heat_map(&HeatMap {
+        heading,
+        column_label: "depth of the needle".to_owned(),
+        row_label: "tokens".to_owned(),
+        columns: args.depths.iter().map(|depth| format!("{depth:.2}")).collect(),
+        rows: args.lengths.iter().map(u32::to_string).collect(),
+        values: grid.iter().map(|cells| cells.iter().map(|cell| share_of(cell)).collect()).collect(),
+    })
+}
+
 /// Percent of needles found, a line for each length.
 fn table(args: &NeedleArgs, grid: &Grid, from_tail: u64) -> String {
     let mut text = format!("{:>10}", "tokens");
@@ -179,16 +199,10 @@ fn table(args: &NeedleArgs, grid: &Grid, from_tail: u64) -> String {
     for (length, cells) in args.lengths.iter().zip(grid) {
         let _ = write!(text, "{length:>10}");
         for cell in cells {
-            let found = cell.iter().filter(|found| found.found).count();
-            let _ = write!(text, "{:>8.0}", 100.0 * found as f64 / cell.len() as f64);
+            let _ = write!(text, "{:>8.0}", 100.0 * share_of(cell));
         }
         text.push('\n');
     }
-    let _ = writeln!(
-        text,
-        "percent found, {} documents a cell; {} read from the tail",
-        args.trials,
-        tailrace_types::Bytes(from_tail)
-    );
+    let _ = writeln!(text, "percent found, {} documents a cell; {} read from the tail", args.trials, Bytes(from_tail));
     text
 }

@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::json;
+use tailrace_measure::chart::{self, Heading, Line, Lines};
 use tailrace_measure::eval::{
     BaseFile, BaseWriter, Chunks, DivergenceSummary, EvalError, PerplexitySummary, Progress as Done,
     measure_divergence, measure_perplexity,
 };
 
-use super::{LOGIT_ROWS, Model, Output, OutputArgs, check_window, create, name_of, row};
+use super::{LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, create, heading, name_of, row};
 use crate::args::{LimitArgs, ModelArgs};
 use crate::session::{Progress, Session};
 
@@ -38,6 +39,8 @@ pub(crate) struct PplArgs {
     save_logits: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    picture: PictureArgs,
 }
 
 #[derive(Debug, Args)]
@@ -52,10 +55,12 @@ pub(crate) struct KldArgs {
     chunks: Option<u32>,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    picture: PictureArgs,
 }
 
 pub(crate) fn run(args: &PplArgs) -> Result<()> {
-    let mut output = Output::new(&args.output)?;
+    let (mut output, picture) = (Output::new(&args.output)?, Picture::new(&args.picture)?);
     let model = Model::open(&args.model)?;
     let size = args.model.limits.context.filter(|&cells| cells > 0).unwrap_or(CHUNK);
     let chunks = Chunks::new(model.tokens(&args.file)?, size, args.stride, args.chunks, model.bos())?;
@@ -67,7 +72,8 @@ pub(crate) fn run(args: &PplArgs) -> Result<()> {
     check_window(&limits)?;
     let session = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
     let mut progress = Progress::new();
-    let mut show = |done: Done| show_chunk(&mut progress, "perplexity", done);
+    let mut points = Vec::new();
+    let mut show = |done: Done| show_chunk(&mut progress, &mut points, "perplexity", done);
     let found = measure_perplexity(&session.handle, &chunks, &mut show, &mut |scores, _| match &mut writer {
         Some(writer) => writer.add(scores),
         None => Ok(()),
@@ -81,7 +87,7 @@ pub(crate) fn run(args: &PplArgs) -> Result<()> {
     if let (Some(writer), Some(path)) = (writer, &args.save_logits) {
         writer.finish().with_context(|| format!("cannot write {}", name_of(path)))?;
     }
-    Ok(())
+    picture.draw(|| by_chunk(heading("Perplexity", &model, &limits, &session), "perplexity so far", points))
 }
 
 fn perplexity_table(found: &PerplexitySummary, chunks: &Chunks) -> String {
@@ -93,7 +99,7 @@ fn perplexity_table(found: &PerplexitySummary, chunks: &Chunks) -> String {
 }
 
 pub(crate) fn run_divergence(args: &KldArgs) -> Result<()> {
-    let mut output = Output::new(&args.output)?;
+    let (mut output, picture) = (Output::new(&args.output)?, Picture::new(&args.picture)?);
     let name = name_of(&args.base);
     let file = File::open(&args.base).with_context(|| format!("cannot read the reference logits {name}"))?;
     let mut base = BaseFile::open(BufReader::with_capacity(1 << 20, file)).with_context(|| name.clone())?;
@@ -103,14 +109,17 @@ pub(crate) fn run_divergence(args: &KldArgs) -> Result<()> {
     check_window(&limits)?;
     let session = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
     let mut progress = Progress::new();
-    let mut show = |done: Done| show_chunk(&mut progress, "divergence", done);
+    let mut points = Vec::new();
+    let mut show = |done: Done| show_chunk(&mut progress, &mut points, "divergence", done);
     let found = measure_divergence(&session.handle, &mut base, &chunks, &mut show);
     progress.clear();
     let found = found.map_err(|error| explain(&session, error).context(name))?;
     let mut row = row("kld", &model, (&limits, &session), &found)?;
     row.insert("chunk".to_owned(), json!(chunks.size()));
     row.insert("chunks".to_owned(), json!(chunks.count()));
-    output.result(&divergence_table(&found)?, row)
+    output.result(&divergence_table(&found)?, row)?;
+    let title = "KL divergence";
+    picture.draw(|| by_chunk(heading(title, &model, &limits, &session), "mean divergence so far, nats", points))
 }
 
 fn divergence_table(found: &DivergenceSummary) -> Result<String> {
@@ -139,7 +148,14 @@ fn divergence_table(found: &DivergenceSummary) -> Result<String> {
     Ok(text)
 }
 
-fn show_chunk(progress: &mut Progress, what: &str, done: Done) {
+/// A figure as it changed from chunk to chunk.
+fn by_chunk(heading: Heading, y_label: &str, points: Vec<(f64, f64)>) -> String {
+    let lines = vec![Line { label: y_label.to_owned(), points }];
+    chart::lines(&Lines { heading, x_label: "chunks".to_owned(), y_label: y_label.to_owned(), lines })
+}
+
+fn show_chunk(progress: &mut Progress, points: &mut Vec<(f64, f64)>, what: &str, done: Done) {
+    points.push((done.done as f64, done.value));
     let fraction = done.done as f32 / done.chunks as f32;
     progress.show(&format!("{what} {:.4} after {} of {} chunks,", done.value, done.done, done.chunks), fraction);
 }

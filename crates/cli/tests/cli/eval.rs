@@ -86,7 +86,9 @@ fn a_model_does_not_diverge_from_itself() {
     let (texts, model) = (Texts::new(), largest());
     let (text, base) = (texts.path("text"), texts.path("base"));
     let ppl = &rows(&["ppl", "-m", &model, "-f", &text, "-c", "256", "--chunks", "2", "--save-logits", &base])[0];
-    let kld = &rows(&["kld", "-m", &model, "--base", &base])[0];
+    let picture = texts.path("kld.svg");
+    let kld = &rows(&["kld", "-m", &model, "--base", &base, "--svg", &picture])[0];
+    assert!(std::fs::read_to_string(&picture).expect("a picture").contains("mean divergence"));
     assert_eq!((&kld["tokens"], float(kld, "same_best")), (&ppl["tokens"], 1.0));
     assert!((float(kld, "ppl") - float(ppl, "ppl")).abs() < 1e-9 && float(&kld["kld"], "max").abs() < 1e-4, "{kld}");
     let table = eval(&["kld", "-m", &model, "--base", &base, "-ctk", "bf16", "--chunks", "1"]).ok();
@@ -121,10 +123,40 @@ fn saved_logits_are_a_reference_for_their_model() {
 }
 
 #[test]
+fn requests_get_the_same_alone_and_in_company() {
+    let (texts, model) = (Texts::new(), largest());
+    let text = texts.path("text");
+    let args = ["serve-same", "-m", &model, "-f", &text, "--requests", "3", "--tokens", "2000", "-n", "6", "-ub", "64"];
+    let found = rows(&[&args[..], &["--sampled"]].concat());
+    let runs: Vec<_> =
+        found.iter().map(|row| (row["run"].as_str().expect("a run"), &row["same"], &row["tokens"])).collect();
+    let (three, all) = (&Value::from(3), &Value::from(18));
+    let names = ["resident, alone", "resident, together", "window, alone", "window, together"];
+    assert_eq!(runs, names.map(|name| (name, three, all)));
+    assert!(found[3]["tail_read_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{}", found[3]);
+}
+
+#[test]
+fn needles_by_length_and_depth() {
+    let (texts, model) = (Texts::new(), largest());
+    let picture = texts.path("grid.svg");
+    let base = ["needle", "-m", &model, "--lengths", "500,1100", "--depths", "0,1", "--trials", "1", "-ub", "64"];
+    let found = rows(&[&base[..], &["--kv-window", "256", "--same-as-resident", "--svg", &picture]].concat());
+    let cells: Vec<_> = found.iter().map(|row| (float(row, "length"), float(row, "depth"))).collect();
+    assert_eq!(cells, [(500.0, 0.0), (500.0, 1.0), (1100.0, 0.0), (1100.0, 1.0)]);
+    assert!(found.iter().all(|row| float(row, "answer_log_prob") < 0.0), "{found:?}");
+    assert!(std::fs::read_to_string(&picture).expect("a picture").starts_with("<svg"));
+    // Weights are random: nothing is found, and that is said after the table.
+    let failed = eval(&[&base[..], &["--kind", "word", "--last", "256", "--at-least", "0.5"]].concat());
+    assert!(failed.code == Some(1) && failed.stderr.contains("0.0 % of the needles"), "{}", failed.stderr);
+    assert!(failed.text().contains("percent found"), "{}", failed.text());
+}
+
+#[test]
 fn what_cannot_be_evaluated_is_said_in_one_line() {
     let (texts, model) = (Texts::new(), largest());
     let (text, short) = (texts.path("text"), texts.path("short"));
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["ppl", "-m", &model, "-f", &short], "1024 are needed"),
         (&["ppl", "-m", &model, "-f", "/nowhere"], "cannot read the text file"),
         (&["ppl", "-m", &model, "-f", &text, "-c", "512", "--kv-window", "512"], "a window of 512 cells is no smaller"),
@@ -141,6 +173,10 @@ fn what_cannot_be_evaluated_is_said_in_one_line() {
             &["logits", "-m", &model, "-f", &text, "--tokens", "300", "--against", "window=300"],
             "no smaller than the context",
         ),
+        (&["needle", "-m", &model, "--lengths", "50"], "a needle and its question"),
+        (&["needle", "-m", &model, "--depths", "2"], "'2' is no share"),
+        (&["serve-same", "-m", &model, "-f", &short], "take a longer text or lower --tokens"),
+        (&["ppl", "-m", &model, "-f", &text, "--svg", "/nowhere/picture"], "cannot write /nowhere/picture"),
     ];
     for (args, says) in cases {
         let output = eval(args);

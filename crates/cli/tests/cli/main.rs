@@ -7,4 +7,5 @@ mod chat;
 mod common;
 mod eval;
 mod plan;
+mod report;
 mod run;

@@ -31,7 +31,11 @@ const OTHERS: usize = 5;
 /// Tokens that an answer may have.
 const ANSWER_TOKENS: u32 = 40;
 
-const KINDS: [&str; 8] = ["door", "vault", "archive", "harbour", "garden", "tower", "market", "library"];
+/// Those that the models of `tools/needle` are trained with.
+const KINDS: [&str; 12] = [
+    "access", "archive", "customs", "door", "engine", "garage", "harbour", "launch", "locker", "radio", "station",
+    "vault",
+];
 const NAMES: [&str; 16] = [
     "MARLOWE",
     "QUILLON",
