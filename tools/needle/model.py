@@ -16,7 +16,7 @@ ROWS = 272  # of the embedding in training: a multiple of 16 makes a faster head
 # The first that can is used. Scores are never stored but by the last.
 CAUSAL_BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 MASKED_BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-FAR = 1 << 30  # a distance beyond every window
+FAR = 1 << 28  # a distance beyond every position; twice as much still fits 32 bits
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,9 @@ class Model(nn.Module):
         x = self.embedding(tokens) * self.spec.embed_scale
         for block in self.blocks:
             x = block(x, places)
-        return F.linear(self.norm(x.flatten(0, 1)[at]), self.embedding.weight).float()
+        x = self.norm(x.flatten(0, 1)[at])
+        with torch.autocast(x.device.type, enabled=False):  # bf16 would make near logits equal
+            return F.linear(x, self.embedding.weight)
 
     def parameter_groups(self, weight_decay: float, gain_factor: float) -> list:
         """For the optimiser: matrices, then what does not decay, then the gains of heads, whose rate is `gain_factor` times higher."""
