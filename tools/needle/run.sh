@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Trains both needle models on one GPU, exports and measures them: about a quarter of an hour. Results go to OUT.
+# Trains both needle models on one GPU, exports and measures them: about a quarter of an hour. Results go to OUT, which is
+# .cache/needle if not given.
 #
 #     run.sh [OUT]
 #
 # SECONDS_EACH (340) is the training time of a model, SEED (1) its seed, MODELS ("full sliding") which ones, PYTHON (python3) what runs.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-out=${1:-needle-out}
+out=${1:-$here/../../.cache/needle}
 python=${PYTHON:-python3}
 mkdir -p "$out"
 
