@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains both needle models on one GPU, exports and measures them: about a quarter of an hour. Results go to OUT, which is
+# Trains both needle models on one GPU, exports and measures them. Results go to OUT, which is
 # .cache/needle if not given.
 #
 #     run.sh [OUT]

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use tailrace_cpu::{CpuLoader, Isa};
 use tailrace_cuda::CudaLoader;
 use tailrace_device::{LoadOptions, Loader};
-use tailrace_engine::{Event, Generation, Handle, LogitsWanted, OpenModel, Request};
+use tailrace_engine::{Handle, OpenModel};
+use tailrace_measure::eval::{LogitRows, RowSource};
 use tailrace_plan::Limits;
 use tailrace_types::TokenId;
 
@@ -46,31 +47,17 @@ pub fn start(model: &OpenModel, limits: &Limits, loader: &dyn Loader, poison: bo
     Ok(model.start(limits, loader, LoadOptions { poison }, &mut |_| {})?)
 }
 
-/// Prefills `prompt`, then feeds `forced` one by one; nothing is sampled and nothing reused.
-pub fn force(handle: &Handle, prompt: &[TokenId], forced: &[TokenId]) -> Result<Generation> {
-    let request = Request {
-        forced: forced.to_vec(),
-        max_tokens: 0,
-        logits: LogitsWanted::All,
-        reuse_prefix: false,
-        ..Request::new(prompt.to_vec())
-    };
-    Ok(handle.submit(request)?)
-}
-
-/// Calls `each` with every position and its row of logits, until the generation has ended.
-pub fn logits(generation: Generation, vocab: u32, mut each: impl FnMut(usize, &[f32])) -> Result<()> {
-    for event in generation {
-        match event {
-            Event::Logits { first_position, values, .. } => {
-                for (i, row) in values.chunks_exact(vocab as usize).enumerate() {
-                    each(first_position as usize + i, row);
-                }
-            }
-            Event::Done { .. } => return Ok(()),
-            Event::Error(error) => return Err(error.into()),
-            Event::PrefillProgress { .. } | Event::Token { .. } | Event::Rewound { .. } => {}
-        }
+/// Prefills `prompt`, then feeds `forced` one by one, and calls `each` with every position and its row of logits. Nothing is
+/// sampled and nothing reused.
+pub fn force(
+    handle: &Handle,
+    prompt: &[TokenId],
+    forced: &[TokenId],
+    mut each: impl FnMut(usize, &[f32]),
+) -> Result<()> {
+    let mut rows = LogitRows::start(handle, prompt, forced)?;
+    while let Some((position, row)) = rows.next_row()? {
+        each(position as usize, row);
     }
-    bail!("the engine ended without a word")
+    Ok(())
 }

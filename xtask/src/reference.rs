@@ -217,9 +217,8 @@ impl Args {
         let handle = drive::start(model, &limits, device, true)?;
         let ids = |tokens: &[u32]| tokens.iter().map(|&t| TokenId(t)).collect::<Vec<_>>();
         let (prompt, output) = (ids(&case.prompt_tokens), ids(&reference.output_tokens));
-        let generation = drive::force(&handle, &prompt, &output[..output.len() - 1])?;
         let mut steps = Vec::with_capacity(output.len());
-        drive::logits(generation, handle.vocab(), |position, row| {
+        drive::force(&handle, &prompt, &output[..output.len() - 1], |position, row| {
             if position + 1 >= prompt.len() {
                 let top = &reference.top5[position + 1 - prompt.len()];
                 steps.push(Step::new(row, top.iter().map(|t| t.0)));

@@ -4,10 +4,11 @@
 //
 // One row of activations, the case of a single sequence: two things decide, whether the tiles of a row are a multiple of those
 // in flight, and whether the rows are a multiple of what the card holds at a time. So some types have several kernels, of
-// which `src/launch/matvec_rows.rs` takes one by the product's shape; it has the numbers of this file. Registers bound the blocks of a
-// multiprocessor: a kernel that spills is slower by more than it gains.
+// which `src/launch/matvec_rows.rs` takes one by the product's shape; it has the numbers of this file. Registers bound the blocks of
+// a multiprocessor: what spills more than a few of them was slower.
 //
-// 2, 4 and 8 rows, by the rates with 27,648 x 5,120 weights, launches and waiting included. TB/s:
+// 2, 4 and 8 rows, by the rates with 27,648 x 5,120 weights, launches and waiting included, before the loop of
+// `matvec_rows.cuh` asked once for all lanes whether a turn is whole. TB/s:
 //     rows    q8_0   q4_0   q4_1   q5_0   q5_1 iq4_nl  mxfp4   q2_k   q3_k   q4_k   q5_k   q6_k iq4_xs    f16   bf16    f32
 //       2     3.34   2.41   2.63   2.47   2.79   1.87   1.78   1.20   1.29   2.25   2.21   2.53   1.62   3.76   3.79   4.15
 //       4     3.00   1.84   1.99   1.87   2.22   1.48   1.43   0.86   0.96   1.66   1.80   2.00   1.29   3.33   3.26   3.80

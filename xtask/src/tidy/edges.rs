@@ -20,7 +20,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("engine", &["device", "kv", "plan", "models", "text", "gguf"]),
     ("measure", &["engine", "device", "plan"]),
     ("cli", &["types", "gguf", "plan", "kv", "models", "device", "cpu", "cuda", "text", "engine", "measure"]),
-    ("xtask", &["types", "gguf", "plan", "kv", "models", "device", "cpu", "cuda", "text", "engine"]),
+    ("xtask", &["types", "gguf", "plan", "kv", "models", "device", "cpu", "cuda", "text", "engine", "measure"]),
 ];
 
 /// A dependency of one crate of the workspace on another.

@@ -131,9 +131,9 @@ fn against_settings(
     let (mut broken, mut lines) = (Vec::new(), Vec::new());
     for test in &tests {
         let session = Session::evaluate(&model.open, test, LOGIT_ROWS)?;
-        let start = |sequence| Ok(Box::new(text.rows(&reference.handle, sequence)?) as Box<dyn RowSource>);
         let mut variations = Variations::default();
-        let found = walk(text, near(&limits, test), start, &session.handle, &mut variations)?;
+        let found =
+            walk(text, near(&limits, test), Reference::Engine(&reference.handle), &session.handle, &mut variations)?;
         lines.push(variations.line(settings_of(test)));
         broken.extend(report(args, model, &settings_of(&limits), (test, &session), &found, output)?);
         session.handle.stop();
@@ -162,18 +162,8 @@ fn against_saved(
     let text = Text { sequences: header.tokens(), steps: header.steps };
     let limits = limits_for(&args.model.limits, &text)?;
     let session = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
-    let mut progress = Progress::new();
-    let (mut equivalence, mut variations) = (Equivalence::new(near(&limits, &limits)), Variations::default());
-    for sequence in 0..text.sequences.len() {
-        let mut test = text.rows(&session.handle, sequence)?;
-        let mut each = |position, tv| {
-            variations.add(position, tv);
-            show(&mut progress, &text, sequence, position);
-        };
-        compare(&mut equivalence, &mut saved, &mut test, 0, &mut each)?;
-    }
-    progress.clear();
-    let found = equivalence.summary();
+    let (near, mut variations) = (near(&limits, &limits), Variations::default());
+    let found = walk(&text, near, Reference::Saved(&mut saved), &session.handle, &mut variations)?;
     let reference = format!("{name} ({})", header.settings);
     let broken = report(args, model, &reference, (&limits, &session), &found, output)?;
     let above = heading("Logits against saved ones", model, &limits, &session);
@@ -209,23 +199,34 @@ fn by_position(heading: Heading, lines: Vec<Line>) -> String {
     chart::lines(&Lines { heading, x_label: "position, tokens".to_owned(), y_label, lines })
 }
 
-/// Compares every sequence; `reference` starts its rows.
-fn walk<'a>(
+/// What a test is compared with.
+enum Reference<'a> {
+    Engine(&'a Handle),
+    Saved(&'a mut dyn RowSource),
+}
+
+/// Compares every sequence.
+fn walk(
     text: &Text,
     near: Near,
-    reference: impl Fn(usize) -> Result<Box<dyn RowSource + 'a>>,
+    mut reference: Reference<'_>,
     test: &Handle,
     variations: &mut Variations,
 ) -> Result<EquivalenceSummary> {
     let mut progress = Progress::new();
     let mut equivalence = Equivalence::new(near);
     for sequence in 0..text.sequences.len() {
-        let (mut reference, mut test) = (reference(sequence)?, text.rows(test, sequence)?);
+        let mut test = text.rows(test, sequence)?;
         let mut each = |position, tv| {
             variations.add(position, tv);
             show(&mut progress, text, sequence, position);
         };
-        compare(&mut equivalence, reference.as_mut(), &mut test, 0, &mut each)?;
+        match &mut reference {
+            Reference::Engine(handle) => {
+                compare(&mut equivalence, &mut text.rows(handle, sequence)?, &mut test, &mut each)?;
+            }
+            Reference::Saved(saved) => compare(&mut equivalence, *saved, &mut test, &mut each)?,
+        }
     }
     progress.clear();
     Ok(equivalence.summary())

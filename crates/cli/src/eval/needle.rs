@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 use tailrace_measure::chart::{self, Heading, HeatMap};
 use tailrace_measure::eval::{Found, Haystack, NeedleKind, Place, Trial};
@@ -36,8 +36,8 @@ pub(crate) struct NeedleArgs {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     trials: u32,
     /// What a needle says.
-    #[arg(long, value_enum, default_value_t = Kind::Number)]
-    kind: Kind,
+    #[arg(long, value_name = "number|word|several", default_value = "number")]
+    kind: NeedleKind,
     /// The control that must fail: of every document only so many last tokens are read.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     last: Option<u32>,
@@ -51,23 +51,6 @@ pub(crate) struct NeedleArgs {
     output: OutputArgs,
     #[command(flatten)]
     picture: PictureArgs,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
-    Number,
-    Word,
-    Several,
-}
-
-impl From<Kind> for NeedleKind {
-    fn from(value: Kind) -> Self {
-        match value {
-            Kind::Number => NeedleKind::Number,
-            Kind::Word => NeedleKind::Word,
-            Kind::Several => NeedleKind::Several,
-        }
-    }
 }
 
 /// A number from 0 to 1.
@@ -105,7 +88,7 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<()> {
             let log_prob = cell.iter().map(|found| found.log_prob).sum::<f64>() / cell.len() as f64;
             let texts: Vec<_> = cell.iter().map(|found| &found.text).collect();
             let results = json!({
-                "length": length, "depth": depth, "kind": NeedleKind::from(args.kind), "trials": cell.len(),
+                "length": length, "depth": depth, "kind": args.kind, "trials": cell.len(),
                 "found": found, "answer_log_prob": log_prob, "last": args.last, "answers": texts,
             });
             output.row(row("needle", &model, (&limits, &session), results)?)?;
@@ -146,7 +129,7 @@ fn trials(
 ) -> Result<Vec<Vec<Vec<Trial>>>> {
     let cell = |length: u32, depth: f64| {
         let place = Place { length, depth };
-        (0..args.trials).map(|i| Ok(Trial::new(encode, haystack, args.kind.into(), place, i.into())?)).collect()
+        (0..args.trials).map(|i| Ok(Trial::new(encode, haystack, args.kind, place, i.into())?)).collect()
     };
     let row = |&length: &u32| args.depths.iter().map(|&depth| cell(length, depth)).collect();
     args.lengths.iter().map(row).collect()

@@ -156,7 +156,7 @@ fn needles_by_length_and_depth() {
 fn what_cannot_be_evaluated_is_said_in_one_line() {
     let (texts, model) = (Texts::new(), largest());
     let (text, short) = (texts.path("text"), texts.path("short"));
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 15] = [
         (&["ppl", "-m", &model, "-f", &short], "1024 are needed"),
         (&["ppl", "-m", &model, "-f", "/nowhere"], "cannot read the text file"),
         (&["ppl", "-m", &model, "-f", &text, "-c", "512", "--kv-window", "512"], "a window of 512 cells is no smaller"),
@@ -174,6 +174,7 @@ fn what_cannot_be_evaluated_is_said_in_one_line() {
             "no smaller than the context",
         ),
         (&["needle", "-m", &model, "--lengths", "50"], "a needle and its question"),
+        (&["needle", "-m", &model, "--kind", "colour"], "unknown kind 'colour'"),
         (&["needle", "-m", &model, "--depths", "2"], "'2' is no share"),
         (&["serve-same", "-m", &model, "-f", &short], "take a longer text or lower --tokens"),
         (&["ppl", "-m", &model, "-f", &text, "--svg", "/nowhere/picture"], "cannot write /nowhere/picture"),

@@ -1,6 +1,7 @@
 //! Whether two settings say the same: logits of the same tokens, position by position.
 
-use super::{Estimate, EvalError, LogSoftmax, RowSource, percentile};
+use super::scores::likeliest;
+use super::{Estimate, EvalError, RowSource, percentile};
 
 /// When the two runs' likeliest tokens differ although they are as good as equally likely: the smaller of the two leads is at most
 /// this, in nats.
@@ -145,15 +146,15 @@ struct Exact {
 
 impl Exact {
     fn new(row: &[f32]) -> Self {
-        let best = LogSoftmax::new(row).best();
+        let best = likeliest(row);
         let max = f64::from(row[best]);
         let sum: f64 = row.iter().map(|&x| (f64::from(x) - max).exp()).sum();
         Exact { best, normaliser: max + sum.ln() }
     }
 }
 
-/// Walks two runs of the same tokens side by side and takes in every position from `first` on, as one sequence. `each` is told of
-/// each position and its total variation.
+/// Walks two runs of the same tokens side by side and takes in every position, as one sequence. `each` is told of each position
+/// and its total variation.
 ///
 /// # Errors
 ///
@@ -162,15 +163,12 @@ pub fn compare(
     equivalence: &mut Equivalence,
     reference: &mut dyn RowSource,
     test: &mut dyn RowSource,
-    first: u32,
     each: &mut dyn FnMut(u32, f32),
 ) -> Result<(), EvalError> {
     while let Some((position, a)) = reference.next_row()? {
         let Some((_, b)) = test.next_row()? else { break };
-        if position >= first {
-            equivalence.add(a, b);
-            each(position, equivalence.tvs.last().copied().unwrap_or(0.0));
-        }
+        equivalence.add(a, b);
+        each(position, equivalence.tvs.last().copied().unwrap_or(0.0));
     }
     equivalence.end_sequence();
     Ok(())

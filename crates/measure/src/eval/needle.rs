@@ -1,6 +1,7 @@
 //! A needle in a haystack: a sentence with a code, somewhere in a long text, and a question for it at the end.
 
 use std::collections::HashSet;
+use std::str::FromStr;
 
 use tailrace_engine::{EngineError, Event, Handle, LogitsWanted, Request, SamplingParams};
 use tailrace_types::TokenId;
@@ -19,10 +20,17 @@ pub enum NeedleKind {
     Several,
 }
 
-impl NeedleKind {
-    /// All kinds, by their names.
-    pub const ALL: [(NeedleKind, &'static str); 3] =
-        [(NeedleKind::Number, "number"), (NeedleKind::Word, "word"), (NeedleKind::Several, "several")];
+impl FromStr for NeedleKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "number" => Ok(NeedleKind::Number),
+            "word" => Ok(NeedleKind::Word),
+            "several" => Ok(NeedleKind::Several),
+            _ => Err(format!("unknown kind '{text}'; known: number, word, several")),
+        }
+    }
 }
 
 /// Needles beside the one that is asked for, where there are several.

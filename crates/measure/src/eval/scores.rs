@@ -13,7 +13,7 @@ pub struct LogSoftmax<'a> {
 impl<'a> LogSoftmax<'a> {
     /// Of a row that is not empty.
     pub fn new(logits: &'a [f32]) -> Self {
-        let best = (1..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best });
+        let best = likeliest(logits);
         let max = logits.get(best).copied().unwrap_or(0.0);
         let sum: f64 = logits.iter().map(|&x| f64::from((x - max).exp())).sum();
         LogSoftmax { logits, best, log_sum: sum.ln() }
@@ -43,6 +43,11 @@ impl<'a> LogSoftmax<'a> {
     pub fn log_prob(&self, token: usize) -> f64 {
         self.logits.get(token).map_or(f64::NAN, |&x| f64::from(x) - self.normaliser())
     }
+}
+
+/// The largest of `logits`; of several the first.
+pub(super) fn likeliest(logits: &[f32]) -> usize {
+    (1..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best })
 }
 
 #[cfg(test)]
