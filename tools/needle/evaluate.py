@@ -22,7 +22,7 @@ from export import read, round_weights
 
 TOKENS_AT_ONCE = 131_072
 CONTROL_WINDOW = 512
-DOCUMENTS = {1024: 100, 4096: 50, 16384: 40, 32768: 40, 65536: 20, 131_072: 10}  # in a cell
+DOCUMENTS = {1024: 100, 4096: 50, 16384: 40, 32768: 40, 65536: 40, 131_072: 40}  # in a cell
 TENTHS = tuple(i / 10 for i in range(11))
 FEW = (0.0, 0.25, 0.5, 0.75, 1.0)
 NOWHERE = (0.5,)  # the depth does not matter: the name that is asked for is in no needle

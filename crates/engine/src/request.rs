@@ -15,6 +15,9 @@ pub enum LogitsWanted {
     None,
     /// Those of the last prompt (or forced) token: what the first sampled token is drawn from.
     Last,
+    /// Those of the last prompt token and of every token behind it: what forced and sampled tokens are predicted from. Only
+    /// tokens before them are reused from the cache.
+    Continuation,
     /// Those of every token that is computed. Nothing is reused from the cache then, so that none is missing.
     All,
 }

@@ -50,12 +50,17 @@ impl Engine {
         let Request { mut prompt, forced, max_tokens, sampling, stop, stop_at_eog, logits, reuse_prefix } = request;
         let (prompt_tokens, given) = (prompt.len() as u32, (prompt.len() + forced.len()) as u32);
         let output = Output::new(&self.tokenizer, stop, stop_at_eog);
-        let reuse_prefix = reuse_prefix && logits != LogitsWanted::All;
+        let reusable = match logits {
+            LogitsWanted::All => 0,
+            _ if !reuse_prefix => 0,
+            LogitsWanted::Continuation => prompt_tokens - 1,
+            // The last token is always computed: the next one is sampled from its logits.
+            LogitsWanted::None | LogitsWanted::Last => given - 1,
+        };
         prompt.extend_from_slice(&forced);
-        // The last token is always computed: the next one is sampled from its logits.
-        let reusable = if reuse_prefix { &prompt[..prompt.len() - 1] } else { &[] };
-        let Some(i) = self.choose_slot(reusable) else { return };
-        let keep = self.sequences[i].common_cells(reusable);
+        let beginning = &prompt[..reusable as usize];
+        let Some(i) = self.choose_slot(beginning) else { return };
+        let keep = self.sequences[i].common_cells(beginning);
         if !mem::replace(&mut self.sequences[i].live, true) {
             self.cache.create(self.sequences[i].slot).expect("no step is open, and the slot is free");
         }
@@ -71,7 +76,7 @@ impl Engine {
             outbox,
             sampling,
             logits,
-            reuse_prefix,
+            reusable,
             fill,
             max_tokens,
             given,
@@ -105,10 +110,10 @@ impl Engine {
             || (!self.waiting.is_empty() && self.has_free_slot())
     }
 
-    /// Rows of logits that the request's client can still be sent; without bound where it wants not all.
+    /// Rows of logits that the request's client can still be sent; without bound where it wants one at most.
     pub(crate) fn logit_room(&self, sequence: &Sequence) -> u32 {
         match &sequence.active {
-            Some(active) if active.logits == LogitsWanted::All => {
+            Some(active) if matches!(active.logits, LogitsWanted::All | LogitsWanted::Continuation) => {
                 (LOGIT_GROUPS_AHEAD * self.sizes.logit_rows).saturating_sub(active.outbox.logit_rows())
             }
             _ => u32::MAX,
@@ -126,7 +131,7 @@ impl Engine {
         }
         let sequence = &self.sequences[i];
         let mut most = self.sizes.chunk - sequence.cells % self.sizes.chunk;
-        if self.others_have_work(i) {
+        if self.others_have_work(i) && sequence.wants_all_logits() {
             // They would have to wait for a client that takes its logits slowly.
             most = most.min(self.logit_room(sequence));
         }
@@ -138,14 +143,15 @@ impl Engine {
     /// Lets a sequence that has not begun share the beginning of another one, where that saves more than it has.
     fn share(&mut self, i: usize) {
         let mine = &self.sequences[i];
-        if !mine.active.as_ref().is_some_and(|a| a.reuse_prefix) {
+        let reusable = mine.active.as_ref().map_or(0, |active| active.reusable);
+        if reusable == 0 {
             return;
         }
         // A ring of sliding layers may have moved on, and then what the sequence has would be lost.
         if self.sizes.sliding && mine.cells > 0 {
             return;
         }
-        let reusable = &mine.tokens[..mine.tokens.len() - 1];
+        let reusable = &mine.tokens[..reusable as usize];
         let others = self.sequences.iter().enumerate().filter(|(j, s)| *j != i && s.live);
         let best = others.map(|(j, s)| (s.common_cells(reusable), j)).max_by_key(|&(cells, j)| (cells, Reverse(j)));
         let Some((cells, j)) = best.filter(|(cells, _)| *cells >= mine.cells + SHARED_CELLS_MIN) else { return };

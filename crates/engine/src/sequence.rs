@@ -49,7 +49,8 @@ pub(crate) struct Active {
     pub(crate) outbox: Outbox,
     pub(crate) sampling: SamplingParams,
     pub(crate) logits: LogitsWanted,
-    pub(crate) reuse_prefix: bool,
+    /// Of prompt and forced tokens, the leading ones whose cells may be taken from elsewhere.
+    pub(crate) reusable: u32,
     /// Seed of the random cells that its tokens get instead of computed ones.
     pub(crate) fill: Option<u64>,
     pub(crate) max_tokens: u32,
@@ -146,8 +147,14 @@ impl Sequence {
         self.active.as_ref().is_some_and(|active| match active.logits {
             LogitsWanted::None => false,
             LogitsWanted::Last => self.cells == active.given,
+            LogitsWanted::Continuation => self.cells >= active.stats.prompt_tokens,
             LogitsWanted::All => true,
         })
+    }
+
+    /// Whether the client wants the logits of every row.
+    pub(crate) fn wants_all_logits(&self) -> bool {
+        self.active.as_ref().is_some_and(|active| active.logits == LogitsWanted::All)
     }
 
     /// Whether the next token is to be sampled from the logits of the row that was computed last.

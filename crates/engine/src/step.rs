@@ -8,7 +8,6 @@ use tailrace_types::SlotId;
 
 use crate::EngineError;
 use crate::engine::{Command, Engine};
-use crate::request::LogitsWanted;
 use crate::sampling::Choice;
 use crate::schedule::Chunk;
 use crate::sequence::RowClass;
@@ -55,8 +54,7 @@ impl Engine {
     /// Delivers and uses the logits of the `rows` rows from position `first` on.
     fn prefill_logits(&mut self, i: usize, first: u32, rows: u32) -> Result<(), EngineError> {
         let sequence = &self.sequences[i];
-        let all = sequence.active.as_ref().is_some_and(|a| a.logits == LogitsWanted::All);
-        if !all {
+        if !sequence.wants_all_logits() {
             if sequence.samples() || sequence.delivers_logits() {
                 self.wanted.clear();
                 self.wanted.push(rows - 1);

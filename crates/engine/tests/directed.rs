@@ -79,10 +79,15 @@ fn a_context_is_filled_to_its_last_cell() {
 #[test]
 fn no_token_is_sampled_where_none_is_asked_for() {
     let handle = start(&limits(1024, 1, 64));
-    for logits in [LogitsWanted::None, LogitsWanted::Last, LogitsWanted::All] {
+    for logits in [LogitsWanted::None, LogitsWanted::Last, LogitsWanted::Continuation, LogitsWanted::All] {
         let heard = run(&handle, Request { logits, ..greedy(prompt(1, 100), 0) });
         assert_eq!((heard.tokens.len(), heard.reason()), (0, DoneReason::MaxTokens));
-        let expected = [(LogitsWanted::None, 0), (LogitsWanted::Last, 1), (LogitsWanted::All, 100)];
+        let expected = [
+            (LogitsWanted::None, 0),
+            (LogitsWanted::Last, 1),
+            (LogitsWanted::Continuation, 1),
+            (LogitsWanted::All, 100),
+        ];
         assert!(expected.contains(&(logits, heard.logits.len())));
     }
 }
@@ -134,8 +139,12 @@ fn forced_tokens_are_decoded_and_give_the_same_logits() {
     assert_eq!((forced.stats().decoded_tokens, forced.stats().generated_tokens), (29, 10));
     // Last: those that the first sampled token is drawn from.
     let request = Request { forced: free.tokens[..20].to_vec(), ..greedy(prompt(4, 70), 10) };
-    let last = run(&handle, Request { logits: LogitsWanted::Last, ..request });
+    let last = run(&handle, Request { logits: LogitsWanted::Last, ..request.clone() });
     assert_eq!(last.logits, free.logits[89..90]);
+    // Continuation: from the last prompt token on, although the cells of most forced tokens are there.
+    let behind = run(&handle, Request { logits: LogitsWanted::Continuation, ..request });
+    assert_eq!(behind.logits, free.logits[69..]);
+    assert_eq!(behind.stats().reused_tokens, 69);
 }
 
 #[test]

@@ -82,8 +82,12 @@ fn given() -> impl Strategy<Value = (Vec<TokenId>, Vec<TokenId>)> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let logits =
-        prop_oneof![6 => Just(LogitsWanted::None), 1 => Just(LogitsWanted::Last), 1 => Just(LogitsWanted::All)];
+    let logits = prop_oneof![
+        6 => Just(LogitsWanted::None),
+        1 => Just(LogitsWanted::Last),
+        1 => Just(LogitsWanted::Continuation),
+        1 => Just(LogitsWanted::All)
+    ];
     let draws = |seed| SamplingParams { seed: Some(seed), repeat_penalty: 1.2, ..SamplingParams::default() };
     let sampling = prop_oneof![Just(SamplingParams::greedy()), (0u64..3).prop_map(draws)];
     let stop = prop_oneof![4 => Just(vec![]), 1 => Just(vec!["a".to_owned(), "xyz".to_owned()])];
@@ -193,6 +197,7 @@ fn compare(heard: &Heard, alone: &Heard, job: &Job, host_is_small: bool) -> Resu
         let expected = match job.request.logits {
             LogitsWanted::None => 0,
             LogitsWanted::Last => 1,
+            LogitsWanted::Continuation => alone.logits.len() + 1 - job.request.prompt.len(),
             LogitsWanted::All => alone.logits.len(),
         };
         let rewound = matches!(job.deed, Deed::Rewind(..));
