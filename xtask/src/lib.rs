@@ -1,7 +1,6 @@
 //! Tasks of the workspace, one module for each command; tests use them as functions.
 
 pub mod bench;
-pub mod demo;
 pub mod drive;
 pub mod exact;
 pub mod model;

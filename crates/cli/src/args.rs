@@ -9,6 +9,7 @@ use tailrace_plan::ActivationType;
 use tailrace_types::KvType;
 
 use crate::bench::BenchArgs;
+use crate::demo::DemoArgs;
 use crate::device::DeviceArgs;
 use crate::eval::EvalArgs;
 use crate::size;
@@ -27,6 +28,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Talks with a model, turn by turn, through its own chat template.
     Chat(ChatArgs),
+    /// Asks a model that is part of this program about a long document, nearly all of whose cache is in the tail.
+    Demo(DemoArgs),
     /// Prints what a run would occupy, without loading weights.
     Plan(PlanArgs),
     /// Prints the metadata and tensors of a model file.

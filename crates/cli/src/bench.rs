@@ -9,13 +9,13 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use tailrace_device::{LoadOptions, Loader, Rates};
 use tailrace_engine::{Handle, LoadError, OpenModel, SamplingParams, start_shape};
-use tailrace_gguf::escape;
 use tailrace_measure::{Bench, Engines, Options, Phase, RESIDENT, Row, Spill, table_header};
 use tailrace_models::{Model, shapes};
 use tailrace_plan::{Limits, ModelSpec};
 
 use crate::args::LimitArgs;
 use crate::device::{self, Device, DeviceArgs};
+use crate::path::{shown, stem};
 use crate::report::ReportArgs;
 use crate::session::{Progress, Session};
 use crate::{limits, report, size, stderr};
@@ -206,10 +206,7 @@ enum Subject {
 impl Subject {
     fn open(args: &CellArgs) -> Result<Self> {
         match (&args.model, &args.shape) {
-            (Some(path), _) => {
-                let name = path.file_stem().unwrap_or(path.as_os_str()).as_encoded_bytes();
-                Ok(Subject::File(Box::new(Session::open(path)?), escape(name)))
-            }
+            (Some(path), _) => Ok(Subject::File(Box::new(Session::open(path)?), stem(path))),
             (None, Some(shape)) => Ok(Subject::Shape(Box::new(shapes::read(shape)?))),
             (None, None) => bail!("name a model: -m FILE or --shape NAME:TYPE"),
         }
@@ -284,7 +281,7 @@ impl Output {
     fn new(args: &OutputArgs) -> Result<Self> {
         let open = |path: &Path| {
             let file = OpenOptions::new().append(true).create(true).open(path);
-            file.with_context(|| format!("cannot write {}", escape(path.as_os_str().as_encoded_bytes())))
+            file.with_context(|| format!("cannot write {}", shown(path)))
         };
         Ok(Output { file: args.out.as_deref().map(open).transpose()?, rows: 0, failed: None })
     }

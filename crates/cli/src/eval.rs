@@ -13,11 +13,11 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use tailrace_engine::OpenModel;
-use tailrace_gguf::escape;
 use tailrace_measure::chart::Heading;
 use tailrace_types::TokenId;
 
 use crate::args::{LimitArgs, ModelArgs};
+use crate::path::{shown, stem};
 use crate::prompt;
 use crate::session::Session;
 
@@ -78,7 +78,7 @@ struct Picture(Option<(BufWriter<File>, String)>);
 
 impl Picture {
     fn new(args: &PictureArgs) -> Result<Self> {
-        let open = |path: &PathBuf| Ok::<_, anyhow::Error>((create(path)?, name_of(path)));
+        let open = |path: &PathBuf| Ok::<_, anyhow::Error>((create(path)?, shown(path)));
         Ok(Picture(args.svg.as_ref().map(open).transpose()?))
     }
 
@@ -108,7 +108,7 @@ impl Output {
     fn new(args: &OutputArgs) -> Result<Self> {
         let open = |path: &PathBuf| {
             let file = OpenOptions::new().append(true).create(true).open(path);
-            file.with_context(|| format!("cannot write {}", name_of(path)))
+            file.with_context(|| format!("cannot write {}", shown(path)))
         };
         Ok(Output { json: args.json, file: args.out.as_ref().map(open).transpose()? })
     }
@@ -188,8 +188,7 @@ struct Model {
 impl Model {
     fn open(args: &ModelArgs) -> Result<Self> {
         ensure!(args.limits.parallel == 1, "-np {}: an evaluation is of one sequence", args.limits.parallel);
-        let name = escape(args.model.file_stem().unwrap_or(args.model.as_os_str()).as_encoded_bytes());
-        Ok(Model { open: Session::open(&args.model)?, name })
+        Ok(Model { open: Session::open(&args.model)?, name: stem(&args.model) })
     }
 
     /// The tokens of the text in a file, with the beginning-of-text token where the model wants one.
@@ -218,10 +217,5 @@ fn check_window(limits: &LimitArgs) -> Result<()> {
 
 /// A file that is written anew.
 fn create(path: &Path) -> Result<BufWriter<File>> {
-    File::create(path).map(BufWriter::new).with_context(|| format!("cannot write {}", name_of(path)))
-}
-
-/// A path as it can be printed.
-fn name_of(path: &Path) -> String {
-    escape(path.as_os_str().as_encoded_bytes())
+    File::create(path).map(BufWriter::new).with_context(|| format!("cannot write {}", shown(path)))
 }

@@ -112,7 +112,7 @@ pub(crate) fn explain(error: LoadError, plan: &Plan) -> anyhow::Error {
 }
 
 /// Memory that the system could hand out now, in bytes; 8 GiB where it does not say.
-fn available_bytes() -> u64 {
+pub(crate) fn available_bytes() -> u64 {
     let kib = |text: String| {
         let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?.trim().to_owned();
         line.strip_suffix("kB")?.trim().parse::<u64>().ok()

@@ -4,12 +4,14 @@ mod args;
 mod bench;
 mod chat;
 mod cuda;
+mod demo;
 mod device;
 mod eval;
 mod generate;
 mod inspect;
 mod interrupt;
 mod limits;
+mod path;
 mod plan;
 mod prompt;
 mod report;
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
     };
     let result = match &cli.command {
         Command::Run(args) => run::run(args),
+        Command::Demo(args) => demo::run(args).map(|()| true),
         Command::Chat(args) => chat::run(args).map(|()| true),
         Command::Plan(args) => plan::run(args).map(|()| true),
         Command::Inspect(args) => inspect::run(args).map(|()| true),

@@ -4,9 +4,9 @@ use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
-use tailrace_gguf::escape;
 
 use crate::args::RunArgs;
+use crate::path::shown;
 
 /// The prompt as it was given, byte for byte.
 pub(crate) fn read(args: &RunArgs) -> Result<String> {
@@ -21,7 +21,7 @@ pub(crate) fn read(args: &RunArgs) -> Result<String> {
 
 /// The text of a file; `what` it is, for errors.
 pub(crate) fn text(path: &Path, what: &str) -> Result<String> {
-    let name = escape(path.as_os_str().as_encoded_bytes());
+    let name = shown(path);
     let bytes = std::fs::read(path).with_context(|| format!("cannot read the {what} file {name}"))?;
     decode(bytes, &format!("the {what} file {name}"))
 }

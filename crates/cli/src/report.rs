@@ -1,15 +1,14 @@
 //! `tailrace bench report`: tables and pictures of rows that were kept.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use tailrace_gguf::escape;
 use tailrace_measure::chart::stack;
 use tailrace_measure::{Row, Source, pictures, report};
 
+use crate::path::{shown, stem};
 use crate::stderr;
 
 /// Name of the page in its folder.
@@ -68,7 +67,7 @@ fn read(path: &Path) -> Result<Vec<Row>> {
 
 /// What pictures call the rows of a file: its name, numbered where another has the same.
 fn label(path: &Path, others: &[Source]) -> String {
-    let name = escape(path.file_stem().unwrap_or(OsStr::new("")).as_encoded_bytes());
+    let name = stem(path);
     let numbered = (2..).map(|number| format!("{name} ({number})"));
     let is_free = |label: &String| others.iter().all(|other| other.label != *label);
     std::iter::once(name.clone()).chain(numbered).find(is_free).unwrap_or(name)
@@ -76,8 +75,4 @@ fn label(path: &Path, others: &[Source]) -> String {
 
 fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", shown(path)))
-}
-
-fn shown(path: &Path) -> String {
-    escape(path.as_os_str().as_encoded_bytes())
 }

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use tailrace_engine::{DoneReason, Request};
-use tailrace_gguf::escape;
 
 use crate::args::RunArgs;
 use crate::generate::{self, generate};
+use crate::path::shown;
 use crate::session::{Prompt, Session};
 use crate::summary::Summary;
 use crate::{interrupt, prompt, sampling, stderr};
@@ -78,7 +78,7 @@ fn create(path: &Path) -> Result<(File, &Path)> {
 }
 
 fn cannot_write(path: &Path) -> String {
-    format!("cannot write the statistics file {}", escape(path.as_os_str().as_encoded_bytes()))
+    format!("cannot write the statistics file {}", shown(path))
 }
 
 #[cfg(test)]

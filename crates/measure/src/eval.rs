@@ -19,7 +19,7 @@ pub use company::{Company, SameAnswers};
 pub use divergence::{Divergence, DivergenceSummary, measure_divergence};
 pub use equivalence::{Equivalence, EquivalenceSummary, Near, compare};
 pub use forced::{LogitRows, RowSource};
-pub use needle::{Found, Haystack, NeedleKind, Place, Trial};
+pub use needle::{Encoder, Found, Haystack, NeedleKind, Place, Series, Trial, UNKNOWN};
 pub use perplexity::{Chunks, Perplexity, PerplexitySummary, Progress, measure_perplexity};
 pub use saved::{SavedHeader, SavedLogits, save_row};
 pub use scores::LogSoftmax;

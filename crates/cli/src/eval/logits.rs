@@ -16,10 +16,11 @@ use tailrace_measure::eval::{
 use tailrace_types::{Bytes, TokenId};
 
 use super::{
-    LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, create, heading, name_of, row,
-    settings_of, tail_read,
+    LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, create, heading, row, settings_of,
+    tail_read,
 };
 use crate::args::{Activations, LimitArgs, ModelArgs, kv_type};
+use crate::path::shown;
 use crate::session::{Progress, Session};
 use crate::{size, stderr};
 
@@ -149,7 +150,7 @@ fn against_saved(
     path: &Path,
     (output, picture): (&mut Output, Picture),
 ) -> Result<()> {
-    let name = name_of(path);
+    let name = shown(path);
     let file = File::open(path).with_context(|| format!("cannot read the saved logits {name}"))?;
     let mut saved = SavedLogits::open(BufReader::with_capacity(1 << 20, file)).with_context(|| name.clone())?;
     let header = saved.header().clone();
@@ -254,7 +255,7 @@ fn save(args: &LogitsArgs, model: &Model, text: &Text, path: &Path) -> Result<()
         }
         Ok(file.flush()?)
     };
-    let written = write().with_context(|| format!("cannot write {}", name_of(path)));
+    let written = write().with_context(|| format!("cannot write {}", shown(path)));
     progress.clear();
     written
 }

@@ -7,8 +7,8 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::json;
 use tailrace_measure::chart::{self, Heading, HeatMap};
-use tailrace_measure::eval::{Found, Haystack, NeedleKind, Place, Trial};
-use tailrace_types::{Bytes, TokenId};
+use tailrace_measure::eval::{Encoder, Found, Haystack, NeedleKind, Place, Trial};
+use tailrace_types::Bytes;
 
 use super::{Model, Output, OutputArgs, Picture, PictureArgs, check_window, heading, row, tail_read};
 use crate::args::{LimitArgs, ModelArgs};
@@ -71,7 +71,8 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<()> {
     };
     let tokenizer = model.open.tokenizer.clone();
     let encode = move |text: &str| tokenizer.encode(text, false, false);
-    let trials = trials(args, &haystack, &encode)?;
+    let encoder = Encoder { encode: &encode, bos: model.bos() };
+    let trials = trials(args, &haystack, encoder)?;
 
     let longest = args.lengths.iter().copied().max().unwrap_or(0);
     let given = args.model.limits.context.filter(|&cells| cells > 0);
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<()> {
     check_window(&limits)?;
 
     let session = Session::evaluate(&model.open, &limits, 1)?;
-    let grid = walk(args, &trials, &session, &encode)?;
+    let grid = walk(args, &trials, &session, encoder)?;
     for (length, row_of) in args.lengths.iter().zip(&grid) {
         for (depth, cell) in args.depths.iter().zip(row_of) {
             let found = cell.iter().filter(|found| found.found).count();
@@ -102,7 +103,7 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<()> {
     if args.same_as_resident {
         let resident = LimitArgs { kv_window: None, vram_target: None, ..limits };
         let session = Session::evaluate(&model.open, &resident, 1)?;
-        let other = walk(args, &trials, &session, &encode)?;
+        let other = walk(args, &trials, &session, encoder)?;
         let cells = grid.iter().flatten().zip(other.iter().flatten());
         let differ = cells.filter(|(a, b)| a.iter().zip(*b).any(|(a, b)| a.text != b.text)).count();
         ensure!(differ == 0, "{differ} cells of the grid have other answers than resident");
@@ -122,29 +123,20 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<()> {
 }
 
 /// The documents: by length, depth and number.
-fn trials(
-    args: &NeedleArgs,
-    haystack: &Haystack,
-    encode: &dyn Fn(&str) -> Vec<TokenId>,
-) -> Result<Vec<Vec<Vec<Trial>>>> {
+fn trials(args: &NeedleArgs, haystack: &Haystack, encoder: Encoder<'_>) -> Result<Vec<Vec<Vec<Trial>>>> {
     let cell = |length: u32, depth: f64| {
         let place = Place { length, depth };
-        (0..args.trials).map(|i| Ok(Trial::new(encode, haystack, args.kind, place, i.into())?)).collect()
+        (0..args.trials).map(|i| Ok(Trial::new(encoder, haystack, args.kind, place, i.into())?)).collect()
     };
     let row = |&length: &u32| args.depths.iter().map(|&depth| cell(length, depth)).collect();
     args.lengths.iter().map(row).collect()
 }
 
-fn walk(
-    args: &NeedleArgs,
-    trials: &[Vec<Vec<Trial>>],
-    session: &Session,
-    encode: &dyn Fn(&str) -> Vec<TokenId>,
-) -> Result<Grid> {
+fn walk(args: &NeedleArgs, trials: &[Vec<Vec<Trial>>], session: &Session, encoder: Encoder<'_>) -> Result<Grid> {
     let all = trials.iter().flatten().map(Vec::len).sum::<usize>();
     let (mut progress, mut done) = (Progress::new(), 0);
     let mut ask = |trial: &Trial| -> Result<Found> {
-        let found = trial.ask(&session.handle, encode, args.last.map(|last| last as usize))?;
+        let found = trial.ask(&session.handle, encoder, args.last.map(|last| last as usize))?;
         done += 1;
         progress.show("asking for needles", done as f32 / all as f32);
         Ok(found)

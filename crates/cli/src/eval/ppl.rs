@@ -14,8 +14,9 @@ use tailrace_measure::eval::{
     measure_divergence, measure_perplexity,
 };
 
-use super::{LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, create, heading, name_of, row};
+use super::{LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, create, heading, row};
 use crate::args::{LimitArgs, ModelArgs};
+use crate::path::shown;
 use crate::session::{Progress, Session};
 
 /// Tokens of a chunk where -c names none: llama.cpp's.
@@ -85,7 +86,7 @@ pub(crate) fn run(args: &PplArgs) -> Result<()> {
     row.extend(what.as_object().cloned().unwrap_or_default());
     output.result(&perplexity_table(&found, &chunks), row)?;
     if let (Some(writer), Some(path)) = (writer, &args.save_logits) {
-        writer.finish().with_context(|| format!("cannot write {}", name_of(path)))?;
+        writer.finish().with_context(|| format!("cannot write {}", shown(path)))?;
     }
     picture.draw(|| by_chunk(heading("Perplexity", &model, &limits, &session), "perplexity so far", points))
 }
@@ -100,7 +101,7 @@ fn perplexity_table(found: &PerplexitySummary, chunks: &Chunks) -> String {
 
 pub(crate) fn run_divergence(args: &KldArgs) -> Result<()> {
     let (mut output, picture) = (Output::new(&args.output)?, Picture::new(&args.picture)?);
-    let name = name_of(&args.base);
+    let name = shown(&args.base);
     let file = File::open(&args.base).with_context(|| format!("cannot read the reference logits {name}"))?;
     let mut base = BaseFile::open(BufReader::with_capacity(1 << 20, file)).with_context(|| name.clone())?;
     let model = Model::open(&args.model)?;

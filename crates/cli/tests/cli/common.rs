@@ -21,6 +21,12 @@ pub(crate) fn model(name: &str) -> String {
     path.to_str().expect("a path in UTF-8").to_owned()
 }
 
+/// Path of a needle model: `full` or `sliding`.
+pub(crate) fn needle_model(name: &str) -> String {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../models/needle");
+    folder.join(format!("{name}-q8_0.gguf")).to_str().expect("a path in UTF-8").to_owned()
+}
+
 /// The largest golden model: 512 bytes a cell, trained for 512 tokens.
 pub(crate) fn largest() -> String {
     model("qwen3-partial")

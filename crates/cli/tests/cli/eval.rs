@@ -173,7 +173,7 @@ fn what_cannot_be_evaluated_is_said_in_one_line() {
             &["logits", "-m", &model, "-f", &text, "--tokens", "300", "--against", "window=300"],
             "no smaller than the context",
         ),
-        (&["needle", "-m", &model, "--lengths", "50"], "a needle and its question"),
+        (&["needle", "-m", &model, "--lengths", "50"], "needles and a question"),
         (&["needle", "-m", &model, "--kind", "colour"], "unknown kind 'colour'"),
         (&["needle", "-m", &model, "--depths", "2"], "'2' is no share"),
         (&["serve-same", "-m", &model, "-f", &short], "take a longer text or lower --tokens"),

@@ -5,6 +5,7 @@ mod bench;
 mod cap;
 mod chat;
 mod common;
+mod demo;
 mod eval;
 mod plan;
 mod report;

@@ -115,6 +115,11 @@ impl Draw {
         z ^ (z >> 31)
     }
 
+    /// A number from 0 to 1.
+    fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     fn below(&mut self, count: usize) -> usize {
         (self.next() % count.max(1) as u64) as usize
     }
@@ -158,17 +163,40 @@ impl Haystack {
     }
 }
 
+/// How text becomes tokens.
+#[derive(Clone, Copy)]
+pub struct Encoder<'a> {
+    /// The tokens of a text, without special ones.
+    pub encode: &'a dyn Fn(&str) -> Vec<TokenId>,
+    /// The token that a sequence begins with, if the model wants one.
+    pub bos: Option<TokenId>,
+}
+
+impl Encoder<'_> {
+    fn tokens(&self, text: &str) -> Vec<TokenId> {
+        (self.encode)(text)
+    }
+
+    fn count(&self, text: &str) -> usize {
+        self.tokens(text).len()
+    }
+}
+
 /// A document with a question at its end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
     /// The document and the question.
     pub prompt: Vec<TokenId>,
-    /// Tokens before the needle.
-    pub needle_at: usize,
+    /// The question alone, in words.
+    pub question: String,
+    /// Tokens before the needle; none if what is asked for is nowhere.
+    pub needle_at: Option<usize>,
     /// What comes before the answer in a full sentence.
     pub lead: String,
     /// What the answer must contain.
     pub answer: String,
+    /// The token that a sequence begins with, if the model wants one.
+    bos: Option<TokenId>,
 }
 
 /// One cell of the grid.
@@ -180,6 +208,18 @@ pub struct Place {
     pub depth: f64,
 }
 
+/// Questions about one document.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// What all prompts begin with.
+    pub document: Vec<TokenId>,
+    /// A question for each needle in order, then one for a name that is nowhere, whose answer is [`UNKNOWN`].
+    pub trials: Vec<Trial>,
+}
+
+/// What the models of `tools/needle` say where a name has no code.
+pub const UNKNOWN: &str = "unknown";
+
 impl Trial {
     /// Makes the document `number` of a cell: the same for every setting.
     ///
@@ -187,71 +227,111 @@ impl Trial {
     ///
     /// The length has no room for needle and question.
     pub fn new(
-        encode: &dyn Fn(&str) -> Vec<TokenId>,
+        encoder: Encoder<'_>,
         haystack: &Haystack,
         kind: NeedleKind,
         place: Place,
         number: u64,
     ) -> Result<Self, EvalError> {
         let mut draw = Draw(number.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ u64::from(place.length));
-        let mut names = HashSet::new();
-        let mut needle = |draw: &mut Draw, kind| {
-            let mut name = draw.of(&NAMES);
-            while !names.insert(name) {
-                name = draw.of(&NAMES);
-            }
-            Needle::new(kind, name, draw)
-        };
-        let asked = needle(&mut draw, kind);
+        let mut names = Names::default();
+        let asked = Needle::new(kind, names.next(&mut draw), &mut draw);
+        let mut needles = vec![(place.depth, asked)];
         let others = if kind == NeedleKind::Several { OTHERS } else { 0 };
-        let others: Vec<_> = (0..others).map(|_| (draw.next(), needle(&mut draw, kind))).collect();
-        let question = format!("\nQuestion: What is the {} of {}?\nAnswer:", asked.what, asked.name);
-
-        let room = |text: &str| encode(text).len();
-        let of_others = others.iter().map(|(_, needle)| room(&needle.sentence())).sum::<usize>();
-        let fixed_tokens = room(&asked.sentence()) + room(&question) + of_others;
-        let length = place.length as usize;
-        if length < 2 * fixed_tokens {
-            return Err(EvalError::Short {
-                tokens: length,
-                needed: 2 * fixed_tokens,
-                why: "a needle and its question",
-            });
+        for _ in 0..others {
+            needles.push((draw.fraction(), Needle::new(kind, names.next(&mut draw), &mut draw)));
         }
-        // Sentences until the length is reached; tokens of pieces add up to those of the whole, but for a few.
-        let (mut sentences, mut tokens) = (Vec::new(), fixed_tokens);
-        let first = draw.below(1 << 20);
-        while tokens < length {
-            let sentence = haystack.sentence(first + sentences.len(), &mut draw);
-            tokens += room(&sentence);
-            sentences.push(sentence);
-        }
-        loop {
-            let text = Self::text(&sentences, &asked, &others, place.depth);
-            let (before, rest) = text;
-            let mut prompt = encode(&before);
-            let needle_at = prompt.len();
-            prompt.extend(encode(&format!("{rest}{question}")));
-            if prompt.len() <= length || sentences.pop().is_none() {
-                let lead = format!(" The {} of {} is", asked.what, asked.name);
-                return Ok(Trial { prompt, needle_at, lead, answer: asked.answer });
-            }
-        }
+        let question = encoder.count(&needles[0].1.question());
+        let (document, places) = hide(encoder, haystack, &mut draw, &needles, place.length as usize, question)?;
+        Ok(needles[0].1.ask(encoder, &document, Some(places[0])))
     }
 
-    /// The text before the needle, and from it on.
-    fn text(sentences: &[String], asked: &Needle, others: &[(u64, Needle)], depth: f64) -> (String, String) {
-        let at = (depth.clamp(0.0, 1.0) * sentences.len() as f64).round() as usize;
-        let mut halves = [String::new(), asked.sentence()];
-        for (index, sentence) in sentences.iter().enumerate() {
-            let half = &mut halves[usize::from(index >= at)];
-            for (_, other) in others.iter().filter(|(place, _)| (*place as usize) % sentences.len() == index) {
-                half.push_str(&other.sentence());
-            }
-            half.push_str(sentence);
+    /// Makes one document of `length` tokens, questions included, with a number at each of the `depths`: at most
+    /// [`Series::NEEDLES_MAX`].
+    ///
+    /// # Errors
+    ///
+    /// The length has no room for needles and question.
+    pub fn series(
+        encoder: Encoder<'_>,
+        haystack: &Haystack,
+        depths: &[f64],
+        length: u32,
+        number: u64,
+    ) -> Result<Series, EvalError> {
+        let (mut draw, mut names) = (Draw(number), Names::default());
+        let mut needle = |draw: &mut Draw| Needle::new(NeedleKind::Number, names.next(draw), draw);
+        let needles: Vec<_> = depths.iter().map(|&depth| (depth, needle(&mut draw))).collect();
+        let nowhere = Needle { answer: UNKNOWN.to_owned(), ..needle(&mut draw) };
+        let all = || needles.iter().map(|(_, needle)| needle).chain([&nowhere]);
+        let question = all().map(|needle| encoder.count(&needle.question())).max().unwrap_or(0);
+        let (document, places) = hide(encoder, haystack, &mut draw, &needles, length as usize, question)?;
+        let places = places.into_iter().map(Some).chain([None]);
+        let trials = all().zip(places).map(|(needle, place)| needle.ask(encoder, &document, place)).collect();
+        Ok(Series { document, trials })
+    }
+}
+
+impl Series {
+    /// Most needles of a document: each has a name of its own, and one more name is nowhere.
+    pub const NEEDLES_MAX: usize = NAMES.len() - 1;
+}
+
+/// Makes a document with `needles` at their depths that has room for a question within `length` tokens; says how many tokens
+/// are before each needle.
+fn hide(
+    encoder: Encoder<'_>,
+    haystack: &Haystack,
+    draw: &mut Draw,
+    needles: &[(f64, Needle)],
+    length: usize,
+    question: usize,
+) -> Result<(Vec<TokenId>, Vec<usize>), EvalError> {
+    let of_needles: usize = needles.iter().map(|(_, needle)| encoder.count(&needle.sentence())).sum();
+    let fixed = of_needles + question + usize::from(encoder.bos.is_some());
+    if length < 2 * fixed {
+        return Err(EvalError::Short { tokens: length, needed: 2 * fixed, why: "needles and a question" });
+    }
+    // Sentences until the length is reached; tokens of pieces add up to those of the whole, but for a few.
+    let (mut sentences, mut tokens) = (Vec::new(), fixed);
+    let first = draw.below(1 << 20);
+    while tokens < length {
+        let sentence = haystack.sentence(first + sentences.len(), draw);
+        tokens += encoder.count(&sentence);
+        sentences.push(sentence);
+    }
+    let mut order: Vec<usize> = (0..needles.len()).collect();
+    order.sort_by(|&a, &b| needles[a].0.total_cmp(&needles[b].0));
+    loop {
+        let (mut document, mut places) = (Vec::from_iter(encoder.bos), vec![0; needles.len()]);
+        let (mut piece, mut done) = (String::new(), 0);
+        for &index in &order {
+            let (depth, needle) = &needles[index];
+            let at = (depth.clamp(0.0, 1.0) * sentences.len() as f64).round() as usize;
+            piece.extend(sentences[done..at].iter().map(String::as_str));
+            document.extend(encoder.tokens(&piece));
+            (places[index], done, piece) = (document.len(), at, needle.sentence());
         }
-        let [before, rest] = halves;
-        (before, rest)
+        piece.extend(sentences[done..].iter().map(String::as_str));
+        document.extend(encoder.tokens(&piece));
+        if document.len() + question <= length || sentences.pop().is_none() {
+            return Ok((document, places));
+        }
+    }
+}
+
+/// Names, each once.
+#[derive(Default)]
+struct Names(HashSet<&'static str>);
+
+impl Names {
+    fn next(&mut self, draw: &mut Draw) -> &'static str {
+        loop {
+            let name = draw.of(&NAMES);
+            if self.0.insert(name) {
+                return name;
+            }
+        }
     }
 }
 
@@ -276,6 +356,22 @@ impl Needle {
     fn sentence(&self) -> String {
         format!("The {} of {} is {}. ", self.what, self.name, self.answer)
     }
+
+    fn question(&self) -> String {
+        format!("\nQuestion: What is the {} of {}?\nAnswer:", self.what, self.name)
+    }
+
+    /// The question for this needle, after `document`.
+    fn ask(&self, encoder: Encoder<'_>, document: &[TokenId], needle_at: Option<usize>) -> Trial {
+        Trial {
+            prompt: [document, &encoder.tokens(&self.question())].concat(),
+            question: format!("What is the {} of {}?", self.what, self.name),
+            needle_at,
+            lead: format!(" The {} of {} is", self.what, self.name),
+            answer: self.answer.clone(),
+            bos: encoder.bos,
+        }
+    }
 }
 
 /// What became of a trial.
@@ -290,47 +386,59 @@ pub struct Found {
 }
 
 impl Trial {
-    /// Asks. `last` cuts the prompt to its last tokens: what is left when a context is cut short, the control.
+    /// The request that asks. `last` cuts the prompt to its last tokens: what is left when a context is cut short, the control.
+    pub fn request(&self, last: Option<usize>) -> Request {
+        let cut = last.map_or(0, |last| self.prompt.len().saturating_sub(last));
+        // A context that was cut begins as every sequence does.
+        let begin = self.bos.filter(|_| cut > 0);
+        Request {
+            max_tokens: ANSWER_TOKENS,
+            sampling: SamplingParams::greedy(),
+            stop: vec!["\n".to_owned()],
+            ..Request::new(begin.into_iter().chain(self.prompt[cut..].iter().copied()).collect())
+        }
+    }
+
+    /// Whether `text` has the answer.
+    pub fn is_answered_by(&self, text: &str) -> bool {
+        text.to_lowercase().contains(&self.answer.to_lowercase())
+    }
+
+    /// Asks. `last` is that of [`Trial::request`].
     ///
     /// # Errors
     ///
     /// A request failed.
-    pub fn ask(
-        &self,
-        handle: &Handle,
-        encode: &dyn Fn(&str) -> Vec<TokenId>,
-        last: Option<usize>,
-    ) -> Result<Found, EvalError> {
-        let cut = last.map_or(0, |last| self.prompt.len().saturating_sub(last));
-        let prompt = &self.prompt[cut..];
-        let request = Request {
-            max_tokens: ANSWER_TOKENS,
-            sampling: SamplingParams::greedy(),
-            stop: vec!["\n".to_owned()],
-            ..Request::new(prompt.to_vec())
-        };
+    pub fn ask(&self, handle: &Handle, encoder: Encoder<'_>, last: Option<usize>) -> Result<Found, EvalError> {
+        let request = self.request(last);
+        let prompt = [request.prompt.as_slice(), &encoder.tokens(&self.lead)].concat();
         let text = handle.submit(request)?.complete()?.text;
-        let found = text.to_lowercase().contains(&self.answer.to_lowercase());
-        let prompt = [prompt, &encode(&self.lead)].concat();
-        Ok(Found { found, log_prob: log_prob(handle, &prompt, &encode(&format!(" {}", self.answer)))?, text })
+        let log_prob = log_prob(handle, prompt, encoder.tokens(&format!(" {}", self.answer)))?;
+        Ok(Found { found: self.is_answered_by(&text), log_prob, text })
     }
 }
 
-/// Mean log-probability of `answer` after `prompt`. Every request but the first finds its cells in the cache.
-fn log_prob(handle: &Handle, prompt: &[TokenId], answer: &[TokenId]) -> Result<f64, EvalError> {
-    let mut sum = 0.0;
-    for (given, next) in answer.iter().enumerate() {
-        let tokens = [prompt, &answer[..given]].concat();
-        let request = Request { max_tokens: 0, logits: LogitsWanted::Last, ..Request::new(tokens) };
-        let mut of_next = None;
-        for event in handle.submit(request)? {
-            match event {
-                Event::Logits { values, .. } => of_next = Some(LogSoftmax::new(&values).log_prob(next.0 as usize)),
-                Event::Error(error) => return Err(error.into()),
-                _ => {}
+/// Mean log-probability of `answer` after `prompt`.
+fn log_prob(handle: &Handle, prompt: Vec<TokenId>, answer: Vec<TokenId>) -> Result<f64, EvalError> {
+    let (first, vocab) = (prompt.len() - 1, handle.vocab() as usize);
+    let (forced, logits) = (answer.clone(), LogitsWanted::Continuation);
+    let (mut sum, mut rows_seen) = (0.0, 0);
+    for event in handle.submit(Request { forced, max_tokens: 0, logits, ..Request::new(prompt) })? {
+        match event {
+            Event::Logits { first_position, values, .. } => {
+                let next = &answer[first_position as usize - first..];
+                // The row of the last token predicts what was not given.
+                for (token, row) in next.iter().zip(values.chunks_exact(vocab)) {
+                    sum += LogSoftmax::new(row).log_prob(token.0 as usize);
+                    rows_seen += 1;
+                }
             }
+            Event::Error(error) => return Err(error.into()),
+            _ => {}
         }
-        sum += of_next.ok_or(EngineError::Ended)?;
+    }
+    if rows_seen < answer.len() {
+        return Err(EngineError::Ended.into());
     }
     Ok(sum / answer.len().max(1) as f64)
 }
@@ -344,12 +452,14 @@ mod tests {
         text.bytes().map(|b| TokenId(b.into())).collect()
     }
 
+    const ENCODER: Encoder<'_> = Encoder { encode: &bytes, bos: None };
+
     fn text(trial: &Trial) -> String {
         String::from_utf8(trial.prompt.iter().map(|token| token.0 as u8).collect()).expect("UTF-8")
     }
 
     fn trial(kind: NeedleKind, depth: f64, number: u64) -> Trial {
-        Trial::new(&bytes, &Haystack::MadeUp, kind, Place { length: 4000, depth }, number).expect("room")
+        Trial::new(ENCODER, &Haystack::MadeUp, kind, Place { length: 4000, depth }, number).expect("room")
     }
 
     #[test]
@@ -359,7 +469,8 @@ mod tests {
             let text = text(&trial);
             assert!(text.len() <= 4000 && text.len() > 3800, "{}", text.len());
             let needle = text.find(&format!(" is {}. ", trial.answer)).expect("the needle is there");
-            assert!(text[trial.needle_at..].starts_with("The "), "{}", &text[trial.needle_at..]);
+            let at = trial.needle_at.expect("it has a place");
+            assert!(text[at..].starts_with(&format!("{} {}. ", &trial.lead[1..], trial.answer)), "{}", &text[at..]);
             assert!((needle as f64 / text.len() as f64 - depth).abs() < 0.05, "{needle} {depth}");
             assert!(text.ends_with("?\nAnswer:"));
         }
@@ -374,20 +485,52 @@ mod tests {
     }
 
     #[test]
+    fn questions_of_a_series_share_their_document() {
+        let depths = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0];
+        let series = Trial::series(ENCODER, &Haystack::MadeUp, &depths, 4000, 5).expect("room");
+        assert_eq!(series.trials.len(), depths.len() + 1);
+        let document = text(&series.trials[0])[..series.document.len()].to_owned();
+        for (i, trial) in series.trials.iter().enumerate() {
+            assert!(trial.prompt.starts_with(&series.document));
+            assert!(trial.prompt.len() <= 4000 && trial.prompt.len() > 3800, "{}", trial.prompt.len());
+            assert!(text(trial).ends_with(&format!("Question: {}\nAnswer:", trial.question)));
+            let found = document.find(&format!("{} {}. ", &trial.lead[1..], trial.answer));
+            assert_eq!(found, trial.needle_at);
+            match depths.get(i) {
+                Some(depth) => assert!((found.expect("a place") as f64 / 4000.0 - depth).abs() < 0.06),
+                None => assert_eq!((found, trial.answer.as_str()), (None, UNKNOWN)),
+            }
+        }
+        assert!(!document.contains(&series.trials[depths.len()].lead[1..]), "the last name is nowhere");
+    }
+
+    #[test]
+    fn what_is_cut_begins_like_every_sequence() {
+        let bos = Some(TokenId(256));
+        let encoder = Encoder { bos, ..ENCODER };
+        let place = Place { length: 1000, depth: 0.5 };
+        let trial = Trial::new(encoder, &Haystack::MadeUp, NeedleKind::Number, place, 0).expect("room");
+        assert_eq!(trial.request(None).prompt, trial.prompt);
+        assert_eq!(trial.prompt.iter().filter(|&&token| Some(token) == bos).count(), 1);
+        let cut = trial.request(Some(100)).prompt;
+        assert_eq!((cut[0], &cut[1..]), (TokenId(256), &trial.prompt[trial.prompt.len() - 100..]));
+    }
+
+    #[test]
     fn any_text_is_a_haystack() {
         let haystack = Haystack::of("One sentence. Another!\nA line\n\n");
         let Haystack::Text(sentences) = &haystack else { panic!("a text") };
         assert_eq!(sentences, &["One sentence. ", "Another! ", "A line "]);
         assert!(matches!(Haystack::of(" \n"), Haystack::MadeUp));
         let place = Place { length: 1000, depth: 0.3 };
-        let trial = Trial::new(&bytes, &haystack, NeedleKind::Number, place, 0).expect("room");
+        let trial = Trial::new(ENCODER, &haystack, NeedleKind::Number, place, 0).expect("room");
         assert!(text(&trial).contains("Another! A line One sentence. "));
     }
 
     #[test]
     fn a_length_without_room_is_refused() {
         let place = Place { length: 90, depth: 0.5 };
-        let error = Trial::new(&bytes, &Haystack::MadeUp, NeedleKind::Number, place, 0).expect_err("no room");
-        assert!(error.to_string().contains("a needle and its question"), "{error}");
+        let error = Trial::new(ENCODER, &Haystack::MadeUp, NeedleKind::Number, place, 0).expect_err("no room");
+        assert!(error.to_string().contains("needles and a question"), "{error}");
     }
 }
