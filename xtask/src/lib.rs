@@ -4,6 +4,7 @@ pub mod bench;
 pub mod drive;
 pub mod exact;
 pub mod model;
+pub mod perplexity;
 pub mod reference;
 pub mod tidy;
 pub mod toolchain;

@@ -13,6 +13,7 @@ enum Command {
     Bench(xtask::bench::Args),
     Exact(xtask::exact::Args),
     Reference(xtask::reference::Args),
+    Perplexity(xtask::perplexity::Args),
     CudaToolchain(xtask::toolchain::Args),
 }
 
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => args.run(),
         Command::Exact(args) => args.run(),
         Command::Reference(args) => args.run(),
+        Command::Perplexity(args) => args.run(),
         Command::CudaToolchain(args) => args.run(),
     };
     match done {

@@ -1,0 +1,94 @@
+//! `xtask perplexity FILE`: perplexities of a text beside those that another engine computed over the same chunks.
+//!
+//! The file names the text, which lies beside it, tokens of a chunk, how many chunks, and for each model the perplexity.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use tailrace_measure::eval::{Chunks, measure_perplexity};
+use tailrace_plan::Limits;
+
+use crate::drive::Device;
+use crate::{drive, model};
+
+/// Largest difference, as a share of the recorded perplexity.
+const DIFFERENCE_MAX: f64 = 0.005;
+
+/// Rows of logits that are taken at a time.
+const LOGIT_ROWS: u32 = 32;
+
+/// Check perplexities against those in a file.
+#[derive(clap::Args)]
+pub struct Args {
+    /// File of perplexities.
+    file: PathBuf,
+    /// Only these models.
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    models: Vec<String>,
+    /// Worker threads.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Device that computes.
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    device: Device,
+    /// Folder that holds the models, as NAME.gguf. Default: the cache, which is filled.
+    #[arg(long, value_name = "DIR")]
+    model_dir: Option<PathBuf>,
+}
+
+/// Runs of another engine over one text.
+#[derive(Deserialize)]
+struct Record {
+    text: String,
+    context: u32,
+    chunks: u32,
+    runs: Vec<Run>,
+}
+
+#[derive(Deserialize)]
+struct Run {
+    model: String,
+    perplexity: f64,
+}
+
+impl Args {
+    /// Runs the check; fails past the bound.
+    pub fn run(self) -> Result<ExitCode> {
+        let read =
+            |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+        let name = self.file.display();
+        let record: Record =
+            serde_json::from_str(&read(&self.file)?).with_context(|| format!("{name} is no file of perplexities"))?;
+        let text = read(&self.file.with_file_name(&record.text))?;
+        for model in &self.models {
+            ensure!(record.runs.iter().any(|run| run.model == *model), "{name} has no perplexity of {model}");
+        }
+        let mut good = true;
+        for run in record.runs.iter().filter(|run| self.models.is_empty() || self.models.contains(&run.model)) {
+            let ratio = self.perplexity(run, &record, &text)? / run.perplexity;
+            good &= (ratio - 1.0).abs() <= DIFFERENCE_MAX;
+        }
+        println!("{}", if good { "within the bound" } else { "FAILED" });
+        Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn perplexity(&self, run: &Run, record: &Record, text: &str) -> Result<f64> {
+        let path = match &self.model_dir {
+            Some(dir) => dir.join(format!("{}.gguf", run.model)),
+            None => model::fetch(&run.model)?,
+        };
+        let model = drive::open(&path)?;
+        let tokenizer = &model.tokenizer;
+        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+        let tokens = tokenizer.encode(text, true, false);
+        let chunks = Chunks::new(tokens, record.context, 0, Some(record.chunks), bos)?;
+        let limits = Limits { logit_rows: LOGIT_ROWS, ..Limits::new(record.context) };
+        let handle = drive::start(&model, &limits, &*drive::device(self.device, self.threads)?, false)?;
+        let found = measure_perplexity(&handle, &chunks, &mut |_| (), &mut |_, _| Ok(()))?.ppl;
+        let (name, recorded) = (&run.model, run.perplexity);
+        println!("{name}: {found:.4}, recorded {recorded:.4}, ratio {:.5}", found / recorded);
+        Ok(found)
+    }
+}
