@@ -39,7 +39,7 @@ class Math:
     post_norms: bool
     embed_scale: float
     gelu: bool
-    gelu_f16: bool  # gelu rounds its input and output to f16, as the table of llama.cpp's CPU kernels does
+    gelu_f16: bool  # gelu rounds its input and output to f16, as a table over f16 does
     logit_cap: float
 
 
@@ -104,7 +104,7 @@ class Model:
             post_norms="blk.0.post_ffw_norm.weight" in self.tensors,
             embed_scale=sqrt(width) if gemma else 1.0,
             gelu=gemma,
-            gelu_f16=True,
+            gelu_f16=False,
             logit_cap=self.key("final_logit_softcapping", 0.0),
         )
 

@@ -31,6 +31,7 @@ struct options {
     int32_t kind; // of all needles, or -1
     int32_t position_max; // positions stay below
     float depth; // of needle 0: 0 is the first byte, 1 the last before the questions; negative: as in training
+    float first; // chance that needle 0 is the first sentence, as in training
     float near_names; // share of names that differ by one letter from another
     float absent; // share of questions about a name that is nowhere
     float short_answers; // share of questions
@@ -368,12 +369,12 @@ static void put_question(struct output *o, const struct needle *n, int is_short)
 }
 
 // Where needle 0 goes: often at the ends, which uniform places hardly ever are.
-static double first_place(struct random *r, float depth, int total) {
-    if (depth >= 0) return depth * total;
+static double first_place(struct random *r, const struct options *o, int total) {
+    if (o->depth >= 0) return o->depth * total;
+    if (chance(r, o->first)) return 0;
     double u = uniform(r);
-    if (u < 0.2) return 0;
-    if (u < 0.35) return total;
-    return (u < 0.45 ? 0.02 : 1.0) * uniform(r) * total;
+    if (u < 0.19) return total;
+    return (u < 0.31 ? 0.02 : 1.0) * uniform(r) * total;
 }
 
 static int make_needles(struct random *r, const struct options *o, struct needle *needles, int count) {
@@ -440,7 +441,7 @@ static void document(const struct options *o, struct random *r, const uint8_t *l
     int jumps = chance(r, 0.5);
     filler.total = o->length - needle_bytes - questions.count;
     for (int i = 0; i < needle_count; i++)
-        needles[i].place = i ? (0.001 + 0.998 * uniform(r)) * filler.total : first_place(r, o->depth, filler.total);
+        needles[i].place = i ? (0.001 + 0.998 * uniform(r)) * filler.total : first_place(r, o, filler.total);
     for (int i = 1; i < needle_count; i++) // by place; insertion keeps needle 0 before its equals
         for (int j = i; j > 0 && needles[j].place < needles[j - 1].place; j--) {
             struct needle swap = needles[j];

@@ -37,7 +37,7 @@ class Options(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int32) for name in
                 ("length", "needles_min", "needles_max", "questions_min", "questions_max", "kind", "position_max")]
     _fields_ += [(name, ctypes.c_float) for name in
-                 ("depth", "near_names", "absent", "short_answers", "library", "jump", "text_loss")]
+                 ("depth", "first", "near_names", "absent", "short_answers", "library", "jump", "text_loss")]
 
 
 def training_options(length: int, kind: int = -1) -> Options:
@@ -47,6 +47,7 @@ def training_options(length: int, kind: int = -1) -> Options:
         length=length, kind=kind, depth=-1.0, library=-1.0,
         questions_min=max(1, questions // 2), questions_max=questions,
         needles_min=questions, needles_max=min(96, max(questions, length // 85)),
+        first=0.2 if length <= 65536 else 0.5,  # long documents are few, and their first sentence is the hardest to find
         near_names=0.33, absent=0.12, short_answers=0.25,
         # Short documents see every distance of long ones.
         position_max=max(POSITION_MAX, 2 * length), jump=0.1 * (length / 512) ** -0.72,
@@ -59,7 +60,7 @@ def test_options(length: int, depth: float, **changes) -> Options:
     needles = 6 if length < 4096 else 16 if length < 16384 else 48
     options = dict(
         length=length, kind=-1, depth=depth, library=0.0, questions_min=1, questions_max=1, needles_min=needles, needles_max=needles,
-        near_names=0.15, absent=0.0, short_answers=0.0, position_max=length, jump=0.0, text_loss=0.0,
+        first=0.0, near_names=0.15, absent=0.0, short_answers=0.0, position_max=length, jump=0.0, text_loss=0.0,
     )
     return Options(**(options | changes))
 

@@ -24,6 +24,9 @@ use crate::session::Session;
 /// Rows of logits that an evaluation takes at a time.
 const LOGIT_ROWS: u32 = 32;
 
+/// A comparison of a window that nothing has left cannot fail.
+const EMPTY_TAIL: &str = "nothing was read from the tail, so nothing is shown; take longer texts (--tokens), a smaller window or shorter chunks (-ub)";
+
 #[derive(Debug, Args)]
 pub(crate) struct EvalArgs {
     #[command(subcommand)]

@@ -143,15 +143,21 @@ DEVICE float silu(float z) { return div_rn(z, add_rn(1.0f, exp2_fast(mul_rn(z, -
 
 DEVICE float through_f16(float z) { return f16_to_f32(f32_to_f16(z)); }
 
-// z / 2 (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) = z / (1 + e^-2u), at the resolution of a table over 16-bit floats: input
-// and result are rounded, and from 10 on the input is the result. The exponential is exact enough that the rounded result
-// is rarely another.
+// z / 2 (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) = z / (1 + e^-2u).
 DEVICE float gelu_tanh(float z) {
+    float u = mul_rn(fma_rn(mul_rn(z, z), 0.044715f, 1.0f), z);
+    return div_rn(z, add_rn(1.0f, expf(mul_rn(u, -1.5957691f))));
+}
+
+// The same at the resolution of a table over 16-bit floats: input and result are rounded, and from 10 on the input is the
+// result. The exponential is exact enough that the rounded result is rarely another.
+DEVICE float gelu_tanh_f16(float z) {
     float inside = fminf(z, 10.0f), beyond = z - inside;
-    float x = through_f16(inside);
-    float u = mul_rn(fma_rn(mul_rn(x, x), 0.044715f, 1.0f), x);
-    float gelu = div_rn(x, add_rn(1.0f, expf(mul_rn(u, -1.5957691f))));
-    return add_rn(through_f16(gelu), beyond);
+    return add_rn(through_f16(gelu_tanh(through_f16(inside))), beyond);
+}
+
+DEVICE float activate(uint32_t activation, float z) {
+    return activation == 0 ? silu(z) : activation == 1 ? gelu_tanh(z) : gelu_tanh_f16(z);
 }
 
 template <bool WHOLE> DEVICE void gate_quad(const GateParams& p) {
@@ -162,7 +168,7 @@ template <bool WHOLE> DEVICE void gate_quad(const GateParams& p) {
     float z[4], up[4];
     load_quad<WHOLE>(z, src, quad, p.cols);
     load_quad<WHOLE>(up, src + p.cols, quad, p.cols);
-    for (int j = 0; j < 4; j++) z[j] = mul_rn(p.activation == 0 ? silu(z[j]) : gelu_tanh(z[j]), up[j]);
+    for (int j = 0; j < 4; j++) z[j] = mul_rn(activate(p.activation, z[j]), up[j]);
     store_outputs<WHOLE>(p.dst, row, p.cols, quad, z, live && quad < quads_of(p.cols));
 }
 

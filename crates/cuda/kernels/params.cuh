@@ -187,7 +187,7 @@ struct GateParams {             // dst = act(gate) * up of rows [gate x cols | u
     const float* src;
     Outputs dst;
     uint32_t cols;
-    uint32_t activation;        // 0: silu, 1: gelu_tanh at 16-bit resolution
+    uint32_t activation;        // 0: silu, 1: gelu_tanh, 2: gelu_tanh at 16-bit resolution
 };
 struct SoftCapParams {
     Step step;

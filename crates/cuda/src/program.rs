@@ -452,6 +452,7 @@ impl<'a> Lowering<'a> {
                 let activation = match activation {
                     Activation::Silu => 0,
                     Activation::GeluTanh => 1,
+                    Activation::GeluTanhF16 => 2,
                 };
                 let (cols, dst) = (self.cols(src) / 2, self.outputs(dst));
                 out.push(elementwise::gate(&GateParams { step, src: self.buffer(src), dst, cols, activation }, rows));

@@ -11,7 +11,8 @@ mod long;
 
 use std::sync::Arc;
 
-use models::{GOLDEN_BOUND, Golden, Way, forced, golden, named};
+use models::{GOLDEN_BOUND, Golden, Way, forced, golden, largest_and_median, named};
+use tailrace_cpu::{CpuLoader, Isa};
 use tailrace_cuda::CudaLoader;
 use tailrace_cuda::driver::emulated::{Emulated, Order};
 use tailrace_device::kv::{Append, KvCache, KvConfig, Phase, StepPlan};
@@ -44,6 +45,23 @@ fn golden_values() {
     }
     assert_eq!(wrong, [], "off by more than {GOLDEN_BOUND:e}");
     assert!(computed >= 19, "{computed}");
+}
+
+/// Trained models with f32 activations and an f32 cache: kernels and those of the CPU differ by what an order of sums does.
+#[test]
+fn exact_types_say_what_the_cpu_says() {
+    // Attention in full; windows of 128 cells and GELU.
+    for name in ["full", "sliding"] {
+        let path = format!("{}/../../models/needle/{name}-q8_0.gguf", env!("CARGO_MANIFEST_DIR"));
+        let model = tailrace_engine::open(path).expect("a good file");
+        let text = include_str!("../../../golden/perplexity/text.txt");
+        let tokens = &model.tokenizer.encode(text, false, false)[..150];
+        let way = Way::exact(tokens.len());
+        let (card, _) = way.run(&model, &emulated(Order::LinkFirst), tokens);
+        let (cpu, _) = way.run(&model, &CpuLoader::new(1, Isa::detect()), tokens);
+        let (largest, median) = largest_and_median(&card.distances(&cpu));
+        assert!(largest <= 1e-3 && median <= 1e-4, "{name}: {largest:e}, {median:e}");
+    }
 }
 
 /// Long enough that blocks leave a window of one block and three landing frames, one of them during single-token steps.

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use crate::arena::{ALIGN, pack, round_up};
-use crate::limits::Limits;
+use crate::limits::{ActivationType, Limits};
 use crate::op::{Buffer, BufferId, Content, Gain, Inputs, LayerId, Op, Product, Program, RopeId, WeightId};
-use crate::spec::{Attention, Linear, ModelSpec, Norm, Reach, Rope, TensorSlice};
+use crate::spec::{Activation, Attention, Linear, ModelSpec, Norm, Reach, Rope, TensorSlice};
 use crate::{AttentionShape, Bucket, DeviceSizes, MatrixInput};
 
 /// How a weight is kept on the device.
@@ -194,7 +194,11 @@ impl<'a, 'd> Builder<'a, 'd> {
             let f = self.norm(x, &block.ffn.pre, &name("ffn_norm"), &[&ffn.gate, &ffn.up]);
             let gate_up = self.mat_mul(f, &[&ffn.gate, &ffn.up], &name("ffn_gate_up"));
             let h = self.inputs(&name("ffn_gated"), ffn.gate.weight.rows, &[&ffn.down], false);
-            self.push(Op::Gate { src: gate_up, activation: ffn.activation, dst: h });
+            let activation = match (ffn.activation, self.limits.activations) {
+                (Activation::GeluTanh, ActivationType::Auto) => Activation::GeluTanhF16,
+                (activation, _) => activation,
+            };
+            self.push(Op::Gate { src: gate_up, activation, dst: h });
             self.residual(x, h, &ffn.down, block.ffn.post.as_ref(), &name("ffn_out"));
         }
         // The head reads the residual stream after the last op.

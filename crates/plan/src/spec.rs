@@ -148,6 +148,9 @@ pub enum Activation {
     Silu,
     /// `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
     GeluTanh,
+    /// The same at the resolution of a table over 16-bit floats: input and result are rounded, and from 10 on the result is
+    /// the input. What [`Activation::GeluTanh`] becomes unless f32 activations are asked for.
+    GeluTanhF16,
 }
 
 /// `down(act(gate(x)) * up(x))`.

@@ -8,10 +8,9 @@ use serde_json::json;
 use tailrace_engine::SamplingParams;
 use tailrace_measure::eval::{Company, SameAnswers};
 
-use super::{Model, Output, OutputArgs, check_window, row, tail_read};
+use super::{EMPTY_TAIL, Model, Output, OutputArgs, check_window, row, tail_read};
 use crate::args::{LimitArgs, ModelArgs};
 use crate::session::Session;
-use crate::stderr;
 
 /// Cells of the window where none are named.
 const WINDOW: u32 = 256;
@@ -72,7 +71,7 @@ pub(crate) fn run(args: &CompanyArgs) -> Result<()> {
             }
         }
         if limits.kv_window.is_some() && tail_read(&session)? == 0 {
-            stderr::note("warning: nothing was read from the tail; take longer prompts (--tokens) or a smaller window");
+            broken.push(EMPTY_TAIL.to_owned());
         }
         session.handle.stop();
     }

@@ -16,8 +16,8 @@ use tailrace_measure::eval::{
 use tailrace_types::{Bytes, TokenId};
 
 use super::{
-    LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, create, heading, row, settings_of,
-    tail_read,
+    EMPTY_TAIL, LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, create, heading, row,
+    settings_of, tail_read,
 };
 use crate::args::{Activations, LimitArgs, ModelArgs, kv_type};
 use crate::path::shown;
@@ -304,8 +304,9 @@ fn report(
     let setting = settings_of(test);
     let EquivalenceSummary { positions, identical, .. } = found;
     let from_tail = Bytes(tail_read(session)?);
-    if test.kv_window.is_some() && from_tail == Bytes(0) {
-        stderr::note("warning: nothing was read from the tail; take longer sequences or a smaller window");
+    let is_vacuous = test.kv_window.is_some() && from_tail == Bytes(0);
+    if is_vacuous && !args.exact {
+        stderr::note(format_args!("warning: {EMPTY_TAIL}"));
     }
     let table = format!(
         "{setting}\n  against {reference}: {identical} of {positions} positions bit-identical, {from_tail} read from the tail\n  \
@@ -322,6 +323,9 @@ fn report(
     );
     output.result(&table, row)?;
     let mut broken: Vec<_> = args.bound.iter().filter_map(|bound| bound.broken_by(found)).collect();
+    if is_vacuous && args.exact {
+        broken.push(EMPTY_TAIL.to_owned());
+    }
     if args.exact && identical != positions {
         broken.push(format!("{} of {positions} positions differ", positions - identical));
     }

@@ -115,9 +115,10 @@ fn a_window_changes_no_bit_and_a_coarser_cache_does() {
 fn saved_logits_are_a_reference_for_their_model() {
     let (texts, model_path) = (Texts::new(), largest());
     let (text, saved) = (texts.path("text"), texts.path("saved"));
-    eval(&["logits", "-m", &model_path, "-f", &text, "--tokens", "400", "--sequences", "2", "--save", &saved]).ok();
-    let row = &rows(&["logits", "-m", &model_path, "--reference", &saved, "--kv-window", "256", "--exact"])[0];
-    assert_eq!((&row["identical"], &row["frac_full_agree"]), (&800.into(), &1.0.into()));
+    eval(&["logits", "-m", &model_path, "-f", &text, "--tokens", "1100", "--sequences", "2", "--save", &saved]).ok();
+    let args = ["logits", "-m", &model_path, "--reference", &saved, "--kv-window", "256", "-ub", "96", "--exact"];
+    let row = &rows(&args)[0];
+    assert_eq!((&row["identical"], &row["frac_full_agree"]), (&2200.into(), &1.0.into()));
     let other = eval(&["logits", "-m", &model("type-q8_0"), "--reference", &saved]);
     assert!(other.code == Some(1) && other.stderr.contains("of another model"), "{}", other.stderr);
 }
@@ -156,7 +157,7 @@ fn needles_by_length_and_depth() {
 fn what_cannot_be_evaluated_is_said_in_one_line() {
     let (texts, model) = (Texts::new(), largest());
     let (text, short) = (texts.path("text"), texts.path("short"));
-    let cases: [(&[&str], &str); 15] = [
+    let cases: [(&[&str], &str); 16] = [
         (&["ppl", "-m", &model, "-f", &short], "1024 are needed"),
         (&["ppl", "-m", &model, "-f", "/nowhere"], "cannot read the text file"),
         (&["ppl", "-m", &model, "-f", &text, "-c", "512", "--kv-window", "512"], "a window of 512 cells is no smaller"),
@@ -172,6 +173,10 @@ fn what_cannot_be_evaluated_is_said_in_one_line() {
         (
             &["logits", "-m", &model, "-f", &text, "--tokens", "300", "--against", "window=300"],
             "no smaller than the context",
+        ),
+        (
+            &["logits", "-m", &model, "-f", &text, "--tokens", "400", "--against", "window=256", "--exact"],
+            "nothing was read from the tail",
         ),
         (&["needle", "-m", &model, "--lengths", "50"], "needles and a question"),
         (&["needle", "-m", &model, "--kind", "colour"], "unknown kind 'colour'"),

@@ -367,6 +367,7 @@ impl Context<'_> {
             match activation {
                 Activation::Silu => ew::silu_mul(isa, gate, up),
                 Activation::GeluTanh => ew::gelu_tanh_mul(isa, gate, up),
+                Activation::GeluTanhF16 => ew::gelu_tanh_f16_mul(isa, gate, up),
             }
             if let Some(dst) = dst.f32 {
                 // SAFETY: the row belongs to this work item.

@@ -26,15 +26,23 @@ pub fn silu(z: f32) -> f32 {
     (z / (1.0 + (-z).exp())) as f32
 }
 
-/// `z / 2 * (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3)))` as a table over 16-bit floats has it: `z` and the result are
-/// rounded, and from 10 on the result is `z`.
+/// `z / 2 * (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3)))`.
 pub fn gelu_tanh(z: f32) -> f32 {
+    gelu_tanh_f64(z.into()) as f32
+}
+
+/// The same as a table over 16-bit floats has it: `z` and the result are rounded, and from 10 on the result is `z`.
+pub fn gelu_tanh_f16(z: f32) -> f32 {
     if z >= 10.0 {
         return z;
     }
-    let z = f16::from_f32(z).to_f64();
+    f16::from_f64(gelu_tanh_f64(f16::from_f32(z).to_f64())).to_f32()
+}
+
+/// `1 + tanh u = 2 / (1 + e^-2u)`, which loses nothing where the tangent is near -1.
+fn gelu_tanh_f64(z: f64) -> f64 {
     let u = (2.0 / std::f64::consts::PI).sqrt() * (z + 0.044715 * z * z * z);
-    f16::from_f64(z / 2.0 * (1.0 + u.tanh())).to_f32()
+    z / (1.0 + (-2.0 * u).exp())
 }
 
 /// `cap * tanh(z / cap)`.

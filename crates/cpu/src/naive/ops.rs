@@ -11,7 +11,7 @@ use tailrace_gguf::decode_row;
 use tailrace_types::{BLOCK_CELLS, KvType};
 
 use super::attention::{Softmax, attend, is_visible};
-use super::elementwise::{gelu_tanh, rms_norm, silu, soft_cap};
+use super::elementwise::{gelu_tanh, gelu_tanh_f16, rms_norm, silu, soft_cap};
 use super::matmul::{dequantize, product, quantize_block};
 use super::memory::{Arena, Memory, NAN_BYTE, Part, home_block, ring_block};
 use super::rope::turn;
@@ -101,6 +101,7 @@ impl Run<'_> {
                 let activate = match activation {
                     Activation::Silu => silu,
                     Activation::GeluTanh => gelu_tanh,
+                    Activation::GeluTanhF16 => gelu_tanh_f16,
                 };
                 Ok(gate.iter().zip(up).map(|(&gate, up)| activate(gate) * up).collect())
             }),

@@ -158,8 +158,10 @@ binary! {
     add, add_body: |x, y| x.add(y);
     /// `gate = silu(gate) * up`, with `silu(z) = z / (1 + e^-z)`.
     silu_mul, silu_mul_body: |x, y| x.silu().mul(y);
-    /// `gate = gelu(gate) * up`, with the tanh form of GELU at the resolution of a 16-bit table.
-    gelu_tanh_mul, gelu_tanh_mul_body: |x, y| x.gelu_tanh_table().mul(y);
+    /// `gate = gelu(gate) * up`, with the tanh form of GELU.
+    gelu_tanh_mul, gelu_tanh_mul_body: |x, y| x.gelu_tanh().mul(y);
+    /// The same at the resolution of a 16-bit table.
+    gelu_tanh_f16_mul, gelu_tanh_f16_mul_body: |x, y| x.gelu_tanh_f16().mul(y);
 }
 
 /// `x *= factor`.

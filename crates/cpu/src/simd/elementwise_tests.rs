@@ -63,14 +63,14 @@ fn gelu_is_that_of_a_16_bit_table() {
         for n in LENGTHS {
             let (x, up) = (row(n, 3).iter().map(|x| 4.0 * x).collect::<Vec<_>>(), row(n, 4));
             let mut gate = x.clone();
-            gelu_tanh_mul(isa, &mut gate, &up);
+            gelu_tanh_f16_mul(isa, &mut gate, &up);
             for ((x, up), got) in x.iter().zip(&up).zip(&gate) {
-                let wanted = naive::gelu_tanh(*x) * up;
+                let wanted = naive::gelu_tanh_f16(*x) * up;
                 assert!((got - wanted).abs() <= wanted.abs() / 1024.0 + 1e-6, "{isa:?} {x}: {got}, {wanted}");
             }
         }
         let mut exact = [0.0, 10.0, 12.345, -20.0];
-        gelu_tanh_mul(isa, &mut exact, &[1.0; 4]);
+        gelu_tanh_f16_mul(isa, &mut exact, &[1.0; 4]);
         assert_eq!(exact, [0.0, 10.0, 12.345, 0.0]);
     }
 }
@@ -79,6 +79,7 @@ fn gelu_is_that_of_a_16_bit_table() {
 fn gates_and_sums() {
     each(add, |x, y| zip(x, y, |x, y| x + y));
     each(silu_mul, |x, y| zip(x, y, |x, y| naive::silu(x) * y));
+    each(gelu_tanh_mul, |x, y| zip(x, y, |x, y| naive::gelu_tanh(x) * y));
     each(|isa, x, _| scale(isa, x, -3.5), |x, _| zip(x, x, |x, _| x * -3.5));
     each(|isa, x, _| soft_cap(isa, x, 1.5), |x, _| zip(x, x, |x, _| naive::soft_cap(x, 1.5)));
 }

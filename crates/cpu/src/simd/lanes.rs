@@ -335,7 +335,7 @@ pub(crate) unsafe trait Lanes: Copy {
     /// [`Lanes::gelu_tanh`] at the resolution of a 16-bit table: input and result are rounded, and from 10 on
     /// the input is the result.
     #[inline(always)]
-    fn gelu_tanh_table(self) -> Self {
+    fn gelu_tanh_f16(self) -> Self {
         let inside = self.min(self.same(10.0));
         let beyond = self.sub(inside);
         inside.through_f16().gelu_tanh().through_f16().add(beyond)

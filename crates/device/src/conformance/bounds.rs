@@ -55,9 +55,9 @@ impl Case {
             // A sum of up to some thousand squares in f32, and some roundings of each element.
             CaseOp::Norm { .. } | CaseOp::AddNorm { .. } => Bound::new(1e-6, 1e-5),
             // Exponentials within some units of the last place.
-            CaseOp::Gate { activation: Activation::Silu, .. } => Bound::new(1e-6, 1e-5),
+            CaseOp::Gate { activation: Activation::Silu | Activation::GeluTanh, .. } => Bound::new(1e-6, 1e-5),
             // The reference rounds input and result to f16: half a step each, 2^-11.
-            CaseOp::Gate { activation: Activation::GeluTanh, .. } => Bound::new(6e-4, 5e-3),
+            CaseOp::Gate { activation: Activation::GeluTanhF16, .. } => Bound::new(6e-4, 5e-3),
             CaseOp::SoftCap { .. } => Bound::new(1e-6, 1e-5),
             CaseOp::MatMul { ty, .. } | CaseOp::Head { ty, .. } => product(*ty, input),
             CaseOp::Attention(case) => match precision {

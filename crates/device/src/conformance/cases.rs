@@ -172,7 +172,7 @@ fn norms(cases: &mut Vec<Case>) {
 }
 
 fn gates_and_caps(cases: &mut Vec<Case>) {
-    for activation in [Activation::Silu, Activation::GeluTanh] {
+    for activation in [Activation::Silu, Activation::GeluTanh, Activation::GeluTanhF16] {
         for (cols, reader) in [(256, WeightType::F32), (1536, WeightType::Q8_0)] {
             cases.push(case(Bucket::Decode, 3, CaseOp::Gate { cols, activation, reader }));
             cases.push(case(Bucket::Prefill, 40, CaseOp::Gate { cols, activation, reader }));
