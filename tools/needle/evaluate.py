@@ -75,8 +75,10 @@ def markdown(results: dict) -> str:
     lines += [f"- weights: {results['weights']}", ""]
     for name, by_length in results["sets"].items():
         title, depths = SETS[name][:2]
+        counts = sorted({c["documents"] for cells in by_length.values() for c in cells.values()})
+        counts = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
         heads = ["length \\ depth", *(f"{depth:g}" for depth in depths)] if len(depths) > 1 else ["length", "share"]
-        lines += [f"## {title}", "", "| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"]
+        lines += [f"## {title}", "", f"{counts} documents a cell.", "", "| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"]
         for length, by_depth in by_length.items():
             cells = [f"{c['right']:g}" + (f" / {c['unknown']:g}" if name == "window" else "") for c in by_depth.values()]
             lines.append(f"| {int(length):,} | " + " | ".join(cells) + " |")

@@ -93,11 +93,11 @@ impl Picture {
 }
 
 /// What is above a picture.
-fn heading(what: &str, model: &Model, limits: &LimitArgs, session: &Session) -> Heading {
+fn heading(what: &str, model: &Model, limits: &LimitArgs, device: &str) -> Heading {
     let commit = env!("TAILRACE_COMMIT");
     Heading {
         title: format!("{what}: {}", model.name),
-        subtitle: format!("{}; {}; {commit}", settings_of(limits), session.device),
+        subtitle: format!("{}; {device}; {commit}", settings_of(limits)),
     }
 }
 

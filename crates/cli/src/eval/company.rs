@@ -6,11 +6,12 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::json;
 use tailrace_engine::SamplingParams;
+use tailrace_measure::chart::{self, HeatMap};
 use tailrace_measure::eval::{Company, SameAnswers};
 
-use super::{EMPTY_TAIL, Model, Output, OutputArgs, check_window, row, tail_read};
+use super::{EMPTY_TAIL, Model, Output, OutputArgs, Picture, PictureArgs, check_window, heading, row, tail_read};
 use crate::args::{LimitArgs, ModelArgs};
-use crate::session::Session;
+use crate::session::{Progress, Session};
 
 /// Cells of the window where none are named.
 const WINDOW: u32 = 256;
@@ -36,10 +37,12 @@ pub(crate) struct CompanyArgs {
     sampled: bool,
     #[command(flatten)]
     output: OutputArgs,
+    #[command(flatten)]
+    picture: PictureArgs,
 }
 
 pub(crate) fn run(args: &CompanyArgs) -> Result<()> {
-    let mut output = Output::new(&args.output)?;
+    let (mut output, picture) = (Output::new(&args.output)?, Picture::new(&args.picture)?);
     let model = Model::open(&args.model)?;
     let company = company(args, &model)?;
     let of_one = args.tokens + args.predict;
@@ -52,29 +55,49 @@ pub(crate) fn run(args: &CompanyArgs) -> Result<()> {
     let windowed = LimitArgs { kv_window: Some(args.model.limits.kv_window.unwrap_or(WINDOW)), ..limits.clone() };
     check_window(&LimitArgs { context: Some(of_one), ..windowed.clone() })?;
 
-    let mut reference = None;
-    let mut broken = Vec::new();
+    let (mut reference, mut broken) = (None, Vec::new());
+    let (mut runs, mut shares, mut device) = (Vec::new(), Vec::new(), String::new());
+    let (mut progress, all) = (Progress::new(), 4 * args.requests as usize);
     for (limits, memory) in [(&limits, "resident"), (&windowed, "window")] {
         let session = Session::evaluate(&model.open, limits, args.requests)?;
-        for (company_name, answers) in
-            [("alone", company.alone(&session.handle)), ("together", company.together(&session.handle))]
-        {
+        for company_name in ["alone", "together"] {
+            let done = runs.len() * args.requests as usize;
+            let show = &mut |count| progress.show("asking", (done + count) as f32 / all as f32);
+            let answers = match company_name {
+                "alone" => company.alone(&session.handle, show),
+                _ => company.together(&session.handle, show),
+            };
+            progress.clear();
             let answers = answers?;
             let same = SameAnswers::new(reference.get_or_insert_with(|| answers.clone()), &answers);
             let run = format!("{memory}, {company_name}");
             let mut row = row("serve-same", &model, (limits, &session), &same)?;
             row.insert("run".to_owned(), json!(run));
-            let SameAnswers { requests, same: equal, tokens, first_difference } = &same;
+            let SameAnswers { requests, same: equal, tokens, first_difference, .. } = &same;
             output.result(&format!("{run:<20} {equal} of {requests} requests the same, {tokens} tokens\n"), row)?;
             if let Some((request, token)) = first_difference {
                 broken.push(format!("{run}: request {request} differs from token {token} on"));
             }
+            runs.push(run);
+            shares.push(same.shares);
         }
         if limits.kv_window.is_some() && tail_read(&session)? == 0 {
             broken.push(EMPTY_TAIL.to_owned());
         }
+        device.clone_from(&session.device);
         session.handle.stop();
     }
+    let above = heading("Tokens that are the same alone and beside others", &model, &windowed, &device);
+    picture.draw(|| {
+        chart::heat_map(&HeatMap {
+            heading: above,
+            column_label: "request".to_owned(),
+            row_label: "run".to_owned(),
+            columns: (1..=args.requests).map(|request| request.to_string()).collect(),
+            rows: runs,
+            values: shares,
+        })
+    })?;
     ensure!(broken.is_empty(), "{}", broken.join("; "));
     Ok(())
 }

@@ -139,7 +139,7 @@ fn against_settings(
         broken.extend(report(args, model, &settings_of(&limits), (test, &session), &found, output)?);
         session.handle.stop();
     }
-    let above = heading("Logits against this setting", model, &limits, &reference);
+    let above = heading("Logits against this setting", model, &limits, &reference.device);
     picture.draw(|| by_position(above, lines))?;
     verdict(&broken)
 }
@@ -167,7 +167,7 @@ fn against_saved(
     let found = walk(&text, near, Reference::Saved(&mut saved), &session.handle, &mut variations)?;
     let reference = format!("{name} ({})", header.settings);
     let broken = report(args, model, &reference, (&limits, &session), &found, output)?;
-    let above = heading("Logits against saved ones", model, &limits, &session);
+    let above = heading("Logits against saved ones", model, &limits, &session.device);
     picture.draw(|| by_position(above, vec![variations.line(reference)]))?;
     verdict(&broken)
 }

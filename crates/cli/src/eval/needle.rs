@@ -96,7 +96,7 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<()> {
         }
     }
     output.table(&table(args, &grid, tail_read(&session)?))?;
-    picture.draw(|| heat_map(args, &grid, heading("Needles found", &model, &limits, &session)))?;
+    picture.draw(|| heat_map(args, &grid, heading("Needles found", &model, &limits, &session.device)))?;
     session.handle.stop();
     drop(session);
 

@@ -88,7 +88,7 @@ pub(crate) fn run(args: &PplArgs) -> Result<()> {
     if let (Some(writer), Some(path)) = (writer, &args.save_logits) {
         writer.finish().with_context(|| format!("cannot write {}", shown(path)))?;
     }
-    picture.draw(|| by_chunk(heading("Perplexity", &model, &limits, &session), "perplexity so far", points))
+    picture.draw(|| by_chunk(heading("Perplexity", &model, &limits, &session.device), "perplexity so far", points))
 }
 
 fn perplexity_table(found: &PerplexitySummary, chunks: &Chunks) -> String {
@@ -120,7 +120,7 @@ pub(crate) fn run_divergence(args: &KldArgs) -> Result<()> {
     row.insert("chunks".to_owned(), json!(chunks.count()));
     output.result(&divergence_table(&found)?, row)?;
     let title = "KL divergence";
-    picture.draw(|| by_chunk(heading(title, &model, &limits, &session), "mean divergence so far, nats", points))
+    picture.draw(|| by_chunk(heading(title, &model, &limits, &session.device), "mean divergence so far, nats", points))
 }
 
 fn divergence_table(found: &DivergenceSummary) -> Result<String> {

@@ -128,7 +128,9 @@ fn requests_get_the_same_alone_and_in_company() {
     let (texts, model) = (Texts::new(), largest());
     let text = texts.path("text");
     let args = ["serve-same", "-m", &model, "-f", &text, "--requests", "3", "--tokens", "2000", "-n", "6", "-ub", "64"];
-    let found = rows(&[&args[..], &["--sampled"]].concat());
+    let picture = texts.path("runs.svg");
+    let found = rows(&[&args[..], &["--sampled", "--svg", &picture]].concat());
+    assert!(std::fs::read_to_string(&picture).expect("a picture").contains("window, together"));
     let runs: Vec<_> =
         found.iter().map(|row| (row["run"].as_str().expect("a run"), &row["same"], &row["tokens"])).collect();
     let (three, all) = (&Value::from(3), &Value::from(18));

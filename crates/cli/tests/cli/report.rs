@@ -141,3 +141,16 @@ fn rows_outlive_their_picture() {
     assert!(output.stderr.contains("what fits"), "{}", output.stderr);
     assert!(read(&path).contains("decode after 6k cells"));
 }
+
+#[test]
+fn the_kept_report_is_that_of_its_rows() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks/h200");
+    let rows = kept.join("2026-11-30.jsonl");
+    let out = folder();
+    report(&[&text(&rows), "--out", &text(out.path()), "--title", "One H200, every cell"]).ok();
+    for entry in fs::read_dir(out.path()).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name");
+        assert_eq!(read(&path), read(&kept.join(name)), "{name:?} is not what `bench report` makes of the rows");
+    }
+}

@@ -1,6 +1,6 @@
 //! Whether a request gets the same tokens alone and beside others.
 
-use tailrace_engine::{Handle, Request, SamplingParams};
+use tailrace_engine::{Generation, Handle, Request, SamplingParams};
 use tailrace_types::TokenId;
 
 use super::EvalError;
@@ -17,7 +17,7 @@ pub struct Company {
 }
 
 /// How many requests got the tokens that they got in another run.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct SameAnswers {
     /// Requests.
     pub requests: usize,
@@ -27,6 +27,8 @@ pub struct SameAnswers {
     pub tokens: usize,
     /// The first difference: request and token, from 0.
     pub first_difference: Option<(usize, usize)>,
+    /// For each request the share of its tokens up to the first other one.
+    pub shares: Vec<f64>,
 }
 
 impl Company {
@@ -40,41 +42,55 @@ impl Company {
         }
     }
 
-    /// The tokens of each request, run alone.
+    /// The tokens of each request, run alone. `progress` is told how many are done.
     ///
     /// # Errors
     ///
     /// A request failed.
-    pub fn alone(&self, handle: &Handle) -> Result<Vec<Vec<TokenId>>, EvalError> {
-        let run = |index| Ok(handle.submit(self.request(index))?.complete()?.tokens);
-        (0..self.prompts.len()).map(run).collect()
+    pub fn alone(&self, handle: &Handle, progress: &mut dyn FnMut(usize)) -> Result<Vec<Vec<TokenId>>, EvalError> {
+        let run = |index| Ok(handle.submit(self.request(index))?);
+        self.complete((0..self.prompts.len()).map(run), progress)
     }
 
-    /// The tokens of each request, all submitted at once.
+    /// The tokens of each request, all submitted at once. `progress` is told how many are done.
     ///
     /// # Errors
     ///
     /// A request failed.
-    pub fn together(&self, handle: &Handle) -> Result<Vec<Vec<TokenId>>, EvalError> {
+    pub fn together(&self, handle: &Handle, progress: &mut dyn FnMut(usize)) -> Result<Vec<Vec<TokenId>>, EvalError> {
         let submitted = (0..self.prompts.len()).map(|index| handle.submit(self.request(index)));
         let running = submitted.collect::<Result<Vec<_>, _>>()?;
-        running.into_iter().map(|generation| Ok(generation.complete()?.tokens)).collect()
+        self.complete(running.into_iter().map(Ok), progress)
+    }
+
+    /// The tokens of generations, each of which is asked for when the one before it is complete.
+    fn complete(
+        &self,
+        generations: impl Iterator<Item = Result<Generation, EvalError>>,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<Vec<Vec<TokenId>>, EvalError> {
+        let mut answers = Vec::with_capacity(self.prompts.len());
+        for generation in generations {
+            answers.push(generation?.complete()?.tokens);
+            progress(answers.len());
+        }
+        Ok(answers)
     }
 }
 
 impl SameAnswers {
     /// Compares the tokens of two runs of the same requests.
     pub fn new(reference: &[Vec<TokenId>], test: &[Vec<TokenId>]) -> Self {
-        let difference = |(a, b): (&Vec<TokenId>, &Vec<TokenId>)| {
-            let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-            (same < a.len().max(b.len())).then_some(same)
+        let same_of = |(a, b): (&Vec<TokenId>, &Vec<TokenId>)| {
+            (a.iter().zip(b).take_while(|(a, b)| a == b).count(), a.len().max(b.len()))
         };
-        let differences: Vec<_> = reference.iter().zip(test).map(difference).collect();
+        let counts: Vec<_> = reference.iter().zip(test).map(same_of).collect();
         SameAnswers {
             requests: reference.len(),
-            same: differences.iter().filter(|difference| difference.is_none()).count(),
+            same: counts.iter().filter(|(same, all)| same == all).count(),
             tokens: test.iter().map(Vec::len).sum(),
-            first_difference: differences.iter().enumerate().find_map(|(i, difference)| Some((i, (*difference)?))),
+            first_difference: counts.iter().enumerate().find_map(|(i, (same, all))| (same < all).then_some((i, *same))),
+            shares: counts.iter().map(|&(same, all)| same as f64 / all.max(1) as f64).collect(),
         }
     }
 
@@ -97,5 +113,6 @@ mod tests {
         assert!(SameAnswers::new(&reference, &reference).all());
         let found = SameAnswers::new(&reference, &answers(&[&[1, 2], &[3, 9, 5], &[6, 7]]));
         assert_eq!((found.same, found.tokens, found.first_difference, found.all()), (1, 7, Some((1, 1)), false));
+        assert_eq!(found.shares, [1.0, 1.0 / 3.0, 0.5]);
     }
 }
