@@ -148,6 +148,14 @@ impl Pass {
         self.document.len() / self.vocab.max(1)
     }
 
+    /// Tokens of answers that were decoded per second; 0 if none were.
+    pub(super) fn answered_tps(&self) -> f64 {
+        let stats = || self.answers.iter().map(|answer| &answer.stats);
+        let tokens: u32 = stats().map(|stats| stats.decoded_tokens).sum();
+        let seconds: f64 = stats().map(|stats| stats.decode_seconds).sum();
+        if seconds > 0.0 { f64::from(tokens) / seconds } else { 0.0 }
+    }
+
     /// The share of the cache that was in the tail.
     pub(super) fn tail_share(&self) -> f64 {
         self.tail_cells as f64 / self.cells.max(1) as f64

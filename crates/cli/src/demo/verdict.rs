@@ -29,8 +29,6 @@ pub(super) fn table(rolling: &Pass, resident: &Pass) -> String {
         "", "device memory", "tail", "", "read from the tail", "reading", "answering"
     );
     for (name, pass) in [("capped", rolling), ("resident", resident)] {
-        let tokens: u32 = pass.answers.iter().map(|answer| answer.stats.decoded_tokens).sum();
-        let seconds: f64 = pass.answers.iter().map(|answer| answer.stats.decode_seconds).sum();
         let read = pass.document_tokens() as f64 / pass.reading_seconds.max(1e-9);
         let _ = writeln!(
             text,
@@ -40,9 +38,11 @@ pub(super) fn table(rolling: &Pass, resident: &Pass) -> String {
             100.0 * pass.tail_share(),
             Bytes(pass.read_bytes).to_string(),
             format!("{read:.0} tok/s"),
-            format!("{:.0} tok/s", f64::from(tokens) / seconds.max(1e-9)),
+            format!("{:.0} tok/s", pass.answered_tps()),
         );
     }
+    let rate = rolling.tail_bytes as f64 * rolling.answered_tps() / 1e9;
+    let _ = writeln!(text, "Under the cap every token of an answer reads the whole tail: {rate:.1} GB/s.");
     text
 }
 
