@@ -6,7 +6,7 @@ mod needle;
 mod ppl;
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -17,15 +17,20 @@ use tailrace_measure::chart::Heading;
 use tailrace_types::TokenId;
 
 use crate::args::{LimitArgs, ModelArgs};
+use crate::new_file::NewFile;
 use crate::path::{shown, stem};
 use crate::prompt;
 use crate::session::Session;
+use crate::stdout::print;
 
 /// Rows of logits that an evaluation takes at a time.
 const LOGIT_ROWS: u32 = 32;
 
 /// A comparison of a window that nothing has left cannot fail.
-const EMPTY_TAIL: &str = "nothing was read from the tail, so nothing is shown; take longer texts (--tokens), a smaller window or shorter chunks (-ub)";
+const EMPTY_TAIL: &str = "nothing was read from the tail, so nothing is shown; take longer texts, a smaller window or cap, or shorter chunks (-ub)";
+
+/// What is compared with is not what it should be.
+const NOT_RESIDENT: &str = "the run that should be resident read from the tail: there is too little memory for it";
 
 #[derive(Debug, Args)]
 pub(crate) struct EvalArgs {
@@ -76,19 +81,19 @@ struct PictureArgs {
     svg: Option<PathBuf>,
 }
 
-/// A picture to be drawn. Its file is opened before anything is computed.
-struct Picture(Option<(BufWriter<File>, String)>);
+/// A picture to be drawn. Whether its file can be written is known before anything is computed.
+struct Picture(Option<NewFile>);
 
 impl Picture {
     fn new(args: &PictureArgs) -> Result<Self> {
-        let open = |path: &PathBuf| Ok::<_, anyhow::Error>((create(path)?, shown(path)));
-        Ok(Picture(args.svg.as_ref().map(open).transpose()?))
+        Ok(Picture(args.svg.as_deref().map(NewFile::create).transpose()?))
     }
 
     /// Writes what `svg` draws, where a picture is wanted.
     fn draw(self, svg: impl FnOnce() -> String) -> Result<()> {
-        let Some((mut file, name)) = self.0 else { return Ok(()) };
-        file.write_all(svg().as_bytes()).and_then(|()| file.flush()).with_context(|| format!("cannot write {name}"))
+        let Some(mut file) = self.0 else { return Ok(()) };
+        file.write_all(svg().as_bytes())?;
+        file.finish()
     }
 }
 
@@ -116,10 +121,10 @@ impl Output {
         Ok(Output { json: args.json, file: args.out.as_ref().map(open).transpose()? })
     }
 
-    /// Writes a result: `table` for people, `row` for programs.
+    /// Writes a result: `row` for programs, `table` for people.
     fn result(&mut self, table: &str, row: Map<String, Value>) -> Result<()> {
-        self.table(table)?;
-        self.row(row)
+        self.row(row)?;
+        self.table(table)
     }
 
     /// Writes what people read, unless standard output is for programs.
@@ -127,28 +132,34 @@ impl Output {
         if self.json { Ok(()) } else { print(text) }
     }
 
-    /// Writes a row for programs: to standard output where that is theirs, and to the file.
+    /// Writes a row for programs: to the file, and to standard output where that is theirs.
     fn row(&mut self, row: Map<String, Value>) -> Result<()> {
         let line = Value::Object(row).to_string() + "\n";
-        // What goes to the file is not lost with the terminal.
-        let saved = self.file.as_mut().map_or(Ok(()), |file| file.write_all(line.as_bytes()));
-        if self.json {
-            print(&line)?;
+        if let Some(file) = &mut self.file {
+            file.write_all(line.as_bytes()).context("cannot write the rows")?;
         }
-        saved.context("cannot write the rows")
+        if self.json { print(&line) } else { Ok(()) }
     }
 }
 
-fn print(text: &str) -> Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).context("cannot write to standard output")
+/// Bytes that came from the tail, in parts.
+#[derive(Default)]
+struct TailReads(u64);
+
+impl TailReads {
+    /// Bytes since the last call, or since the model was loaded.
+    fn next(&mut self, session: &Session) -> Result<u64> {
+        let all = tail_read(session)?;
+        Ok(all - std::mem::replace(&mut self.0, all))
+    }
 }
 
-/// What every row says of the model, its settings and the device.
+/// What every row says of the model, its settings and the device; `tail_bytes` came from the tail for it.
 fn row(
     what: &str,
     model: &Model,
     (limits, session): (&LimitArgs, &Session),
+    tail_bytes: u64,
     results: impl serde::Serialize,
 ) -> Result<Map<String, Value>> {
     let mut row = Map::new();
@@ -156,7 +167,7 @@ fn row(
     row.insert("model".to_owned(), json!(model.name));
     row.insert("settings".to_owned(), json!(settings_of(limits)));
     row.insert("device".to_owned(), json!(session.device));
-    row.insert("tail_read_bytes".to_owned(), json!(tail_read(session)?));
+    row.insert("tail_read_bytes".to_owned(), json!(tail_bytes));
     row.insert("commit".to_owned(), json!(env!("TAILRACE_COMMIT")));
     if let Value::Object(results) = serde_json::to_value(results)? {
         row.extend(results);
@@ -166,20 +177,31 @@ fn row(
 
 /// Bytes that came from the tail since the model was loaded.
 fn tail_read(session: &Session) -> Result<u64> {
-    let traffic = session.handle.snapshot()?.traffic;
-    Ok(traffic.tail_read_bytes + traffic.tail_fetched_bytes)
+    Ok(session.handle.snapshot()?.traffic.from_tail_bytes())
 }
 
 /// Settings that may change what a model says, and those that must not, in one word each.
 fn settings_of(limits: &LimitArgs) -> String {
     let mut words = vec![format!("{:?}", limits.device.device).to_ascii_lowercase()];
-    words.push(limits.kv_window.map_or("resident".to_owned(), |cells| format!("window={cells}")));
-    if let Some(bytes) = limits.vram_target {
-        words.push(format!("vram-target={bytes}"));
+    if !spills(limits) {
+        words.push("resident".to_owned());
     }
+    words.extend(limits.kv_window.map(|cells| format!("window={cells}")));
+    words.extend(limits.vram_target.map(|bytes| format!("vram-target={bytes}")));
+    words.extend(limits.ubatch_size.map(|tokens| format!("ubatch={tokens}")));
     words.push(format!("ctk={},ctv={}", limits.cache_type_k.name(), limits.cache_type_v.name()));
     words.push(format!("activations={:?}", limits.activations).to_ascii_lowercase());
     words.join(",")
+}
+
+/// Whether part of the cache is meant to be in the tail.
+fn spills(limits: &LimitArgs) -> bool {
+    limits.kv_window.is_some() || limits.vram_target.is_some()
+}
+
+/// The same settings with everything resident.
+fn resident(limits: &LimitArgs) -> LimitArgs {
+    LimitArgs { kv_window: None, vram_target: None, ..limits.clone() }
 }
 
 /// A model that is open, and what it is called.
@@ -201,8 +223,13 @@ impl Model {
 
     /// The beginning-of-text token, where the model wants one.
     fn bos(&self) -> Option<TokenId> {
-        self.open.tokenizer.bos().filter(|_| self.open.tokenizer.adds_bos())
+        bos(&self.open)
     }
+}
+
+/// The beginning-of-text token, where the model wants one.
+pub(crate) fn bos(model: &OpenModel) -> Option<TokenId> {
+    model.tokenizer.bos().filter(|_| model.tokenizer.adds_bos())
 }
 
 /// Refuses a window that nothing would leave: what is evaluated then is the resident cache.
@@ -216,9 +243,4 @@ fn check_window(limits: &LimitArgs) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// A file that is written anew.
-fn create(path: &Path) -> Result<BufWriter<File>> {
-    File::create(path).map(BufWriter::new).with_context(|| format!("cannot write {}", shown(path)))
 }

@@ -11,6 +11,7 @@ mod generate;
 mod inspect;
 mod interrupt;
 mod limits;
+mod new_file;
 mod path;
 mod plan;
 mod prompt;
@@ -20,6 +21,7 @@ mod sampling;
 mod session;
 mod size;
 mod stderr;
+mod stdout;
 mod summary;
 
 use std::io;

@@ -131,3 +131,9 @@ impl Progress {
         }
     }
 }
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -162,6 +162,13 @@ pub struct Traffic {
     pub tail_fetched_bytes: u64,
 }
 
+impl Traffic {
+    /// Bytes that came from the tail, for whatever.
+    pub fn from_tail_bytes(&self) -> u64 {
+        self.tail_read_bytes + self.tail_fetched_bytes
+    }
+}
+
 /// How a device is loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadOptions {

@@ -147,7 +147,7 @@ impl Sequence {
         self.active.as_ref().is_some_and(|active| match active.logits {
             LogitsWanted::None => false,
             LogitsWanted::Last => self.cells == active.given,
-            LogitsWanted::Continuation => self.cells >= active.stats.prompt_tokens,
+            LogitsWanted::Continuation => self.cells >= active.stats.prompt_tokens.min(active.given),
             LogitsWanted::All => true,
         })
     }

@@ -362,7 +362,8 @@ fn a_rewound_generation_says_the_same_again() {
         assert_eq!(heard.stats().generated_tokens, 40);
         assert_eq!(generation.rewind(501), Err(EngineError::Ended));
 
-        // Into the prompt: what follows is what follows the shorter prompt.
+        // Into the prompt: what follows is what follows the shorter prompt, logits included.
+        let request = Request { logits: LogitsWanted::Continuation, ..request };
         let mut generation = handle.submit(request.clone()).expect("it can run");
         let mut heard = Heard::default();
         while heard.tokens.len() < 5 {
@@ -372,6 +373,8 @@ fn a_rewound_generation_says_the_same_again() {
         generation.by_ref().for_each(|event| heard.take(event));
         let shorter = run(&handle, Request { prompt: prompt(1, 77), ..request });
         assert_eq!((heard.tokens, heard.text), (shorter.tokens, shorter.text));
+        assert_eq!(shorter.logits[0].0, 76);
+        assert!(heard.logits.ends_with(&shorter.logits));
     }
 }
 

@@ -169,7 +169,7 @@ impl Station<'_> {
 /// A step of `rows` rows that took `step_seconds`, with what all submissions between the snapshots moved on average.
 fn timing(before: &Snapshot, after: &Snapshot, step_seconds: f64, rows: f64) -> Timing {
     let steps = |s: &Snapshot| s.prefills + s.decodes;
-    let from_tail = |s: &Snapshot| s.traffic.tail_read_bytes + s.traffic.tail_fetched_bytes;
+    let from_tail = |s: &Snapshot| s.traffic.from_tail_bytes();
     Timing {
         step_seconds,
         rows,

@@ -19,7 +19,7 @@ pub use company::{Company, SameAnswers};
 pub use divergence::{Divergence, DivergenceSummary, measure_divergence};
 pub use equivalence::{Equivalence, EquivalenceSummary, Near, compare};
 pub use forced::{LogitRows, RowSource};
-pub use needle::{Encoder, Found, Haystack, NeedleKind, Place, Series, Trial, UNKNOWN};
+pub use needle::{ANSWER_ROOM, Encoder, Found, Haystack, NeedleKind, Place, Series, Trial, UNKNOWN};
 pub use perplexity::{Chunks, Perplexity, PerplexitySummary, Progress, measure_perplexity};
 pub use saved::{SavedHeader, SavedLogits, save_row};
 pub use scores::LogSoftmax;
@@ -56,6 +56,30 @@ pub enum EvalError {
     /// The chunk or the stride cannot be evaluated.
     #[error("{0}")]
     Chunk(String),
+    /// Two runs of the same tokens have other numbers of rows, or rows of other sizes.
+    #[error("the two runs have different numbers of rows, or rows of different vocabularies")]
+    Rows,
+    /// The length of a document has no room for what is hidden in it.
+    #[error(
+        "documents of {tokens} tokens have no room for needles and a question: {needed} are needed; take longer ones"
+    )]
+    Room {
+        /// Tokens of a document.
+        tokens: usize,
+        /// How many it must have.
+        needed: usize,
+    },
+    /// Sentences that are nothing to a tokenizer.
+    #[error("the tokenizer makes no tokens of the text that needles are to be hidden in; take another one")]
+    Sentences,
+    /// More needles than names.
+    #[error("{wanted} needles in one document are too many: there are names for {most}")]
+    Names {
+        /// How many were asked for.
+        wanted: usize,
+        /// How many there can be.
+        most: usize,
+    },
     /// A file of reference logits is none, or belongs to something else.
     #[error("{0}")]
     Base(String),

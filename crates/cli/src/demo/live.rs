@@ -55,3 +55,12 @@ impl Live {
         )
     }
 }
+
+impl Drop for Live {
+    /// Whatever comes next, an error say, begins on a line of its own.
+    fn drop(&mut self) {
+        if self.terminal && (1..100).contains(&self.shown) {
+            stderr::print("\n");
+        }
+    }
+}

@@ -4,21 +4,21 @@ use std::io::Write;
 use std::iter;
 use std::time::Instant;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use tailrace_device::LoadOptions;
 use tailrace_engine::{Event, Handle, LogitsWanted, OpenModel, Request, Stats};
-use tailrace_measure::eval::{LogitRows, RowSource, Series, Trial};
+use tailrace_measure::eval::{ANSWER_ROOM, LogitRows, RowSource, Series, Trial};
 use tailrace_plan::{Limits, Plan, Room};
 
 use super::live::Live;
-use super::{ANSWER, verdict};
+use super::verdict;
 use crate::device::Device;
-use crate::limits::{available_bytes, explain};
+use crate::limits::available_bytes;
 
 /// The window is so small a part of the document, rounded up to a block.
 const WINDOW_SHARE: u32 = 32;
 /// So small a part of it may stay on the device while the answers are decoded.
-const DECODE_SHARE: u64 = 12;
+const DECODE_SHARE: u64 = 16;
 /// Tokens of a chunk at least.
 const CHUNK_MIN: u32 = 64;
 /// Rows of logits that are delivered at once.
@@ -42,7 +42,7 @@ impl<'a> Stage<'a> {
             chunk: device.chunk,
             logit_rows: LOGIT_ROWS,
             host_bytes_max: available_bytes() / 2,
-            ..Limits::new(longest + ANSWER)
+            ..Limits::new(longest + ANSWER_ROOM)
         };
         let plan = |limits: &Limits| model.plan(limits, device.loader.as_ref());
         // A decoding step keeps cells where the workspace of prefill was: shorter chunks leave more to the tail.
@@ -98,7 +98,7 @@ impl Pass {
     pub(super) fn run(stage: &Stage<'_>, plan: &Plan, out: &mut dyn Write) -> Result<Pass> {
         let Stage { model, device, series, .. } = *stage;
         let started = model.start(&plan.limits, device.loader.as_ref(), LoadOptions::default(), &mut |_| ());
-        let handle = started.map_err(|error| explain(error, plan))?;
+        let handle = started.context("the demonstration does not start; take fewer --tokens, or --device cpu")?;
         let clock = Instant::now();
         let document = read(&handle, series)?;
         let reading_seconds = clock.elapsed().as_secs_f64();
@@ -127,7 +127,7 @@ impl Pass {
             cells: snapshot.window_cells() + snapshot.tail_cells(),
             tail_cells: snapshot.tail_cells(),
             tail_bytes: snapshot.tail_bytes(),
-            read_bytes: snapshot.traffic.tail_read_bytes + snapshot.traffic.tail_fetched_bytes,
+            read_bytes: snapshot.traffic.from_tail_bytes(),
             device_bytes: on_device.map(|high| high.used_bytes).sum(),
         })
     }
@@ -136,11 +136,6 @@ impl Pass {
     pub(super) fn logits(&self) -> impl Iterator<Item = f32> {
         let answers = self.answers.iter().flat_map(|answer| &answer.logits);
         self.document.iter().chain(answers).copied()
-    }
-
-    /// Rows of logits.
-    pub(super) fn rows(&self) -> usize {
-        self.logits().count() / self.vocab.max(1)
     }
 
     /// Tokens of the document.

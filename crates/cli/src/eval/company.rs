@@ -2,14 +2,17 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::json;
 use tailrace_engine::SamplingParams;
 use tailrace_measure::chart::{self, HeatMap};
 use tailrace_measure::eval::{Company, SameAnswers};
 
-use super::{EMPTY_TAIL, Model, Output, OutputArgs, Picture, PictureArgs, check_window, heading, row, tail_read};
+use super::{
+    EMPTY_TAIL, Model, NOT_RESIDENT, Output, OutputArgs, Picture, PictureArgs, TailReads, check_window, heading,
+    resident, row, spills,
+};
 use crate::args::{LimitArgs, ModelArgs};
 use crate::session::{Progress, Session};
 
@@ -45,21 +48,28 @@ pub(crate) fn run(args: &CompanyArgs) -> Result<()> {
     let (mut output, picture) = (Output::new(&args.output)?, Picture::new(&args.picture)?);
     let model = Model::open(&args.model)?;
     let company = company(args, &model)?;
-    let of_one = args.tokens + args.predict;
-    let limits = LimitArgs {
-        context: Some(of_one * args.requests),
-        parallel: args.requests,
-        kv_window: None,
-        ..args.model.limits.clone()
-    };
-    let windowed = LimitArgs { kv_window: Some(args.model.limits.kv_window.unwrap_or(WINDOW)), ..limits.clone() };
-    check_window(&LimitArgs { context: Some(of_one), ..windowed.clone() })?;
+    let given = &args.model.limits;
+    ensure!(given.context.is_none(), "-c has no meaning here: the context is what the requests need");
+    let of_one = args.tokens.checked_add(args.predict);
+    let all = of_one.and_then(|tokens| tokens.checked_mul(args.requests));
+    let context = all.with_context(|| {
+        format!(
+            "no context holds {} requests of {} and {} tokens; lower them",
+            args.requests, args.tokens, args.predict
+        )
+    })?;
+    let windowed = LimitArgs { context: Some(context), parallel: args.requests, ..given.clone() };
+    let window = if spills(&windowed) { windowed.kv_window } else { Some(WINDOW) };
+    let windowed = LimitArgs { kv_window: window, ..windowed };
+    check_window(&LimitArgs { context: of_one, ..windowed.clone() })?;
+    let limits = resident(&windowed);
 
     let (mut reference, mut broken) = (None, Vec::new());
     let (mut runs, mut shares, mut device) = (Vec::new(), Vec::new(), String::new());
     let (mut progress, all) = (Progress::new(), 4 * args.requests as usize);
     for (limits, memory) in [(&limits, "resident"), (&windowed, "window")] {
         let session = Session::evaluate(&model.open, limits, args.requests)?;
+        let mut reads = TailReads::default();
         for company_name in ["alone", "together"] {
             let done = runs.len() * args.requests as usize;
             let show = &mut |count| progress.show("asking", (done + count) as f32 / all as f32);
@@ -71,18 +81,21 @@ pub(crate) fn run(args: &CompanyArgs) -> Result<()> {
             let answers = answers?;
             let same = SameAnswers::new(reference.get_or_insert_with(|| answers.clone()), &answers);
             let run = format!("{memory}, {company_name}");
-            let mut row = row("serve-same", &model, (limits, &session), &same)?;
+            let from_tail = reads.next(&session)?;
+            match (spills(limits), from_tail) {
+                (true, 0) => broken.push(format!("{run}: {EMPTY_TAIL}")),
+                (false, 1..) => broken.push(format!("{run}: {NOT_RESIDENT}")),
+                _ => {}
+            }
+            let mut row = row("serve-same", &model, (limits, &session), from_tail, &same)?;
             row.insert("run".to_owned(), json!(run));
             let SameAnswers { requests, same: equal, tokens, first_difference, .. } = &same;
             output.result(&format!("{run:<20} {equal} of {requests} requests the same, {tokens} tokens\n"), row)?;
             if let Some((request, token)) = first_difference {
-                broken.push(format!("{run}: request {request} differs from token {token} on"));
+                broken.push(format!("{run}: request {} differs from token {} on", request + 1, token + 1));
             }
             runs.push(run);
             shares.push(same.shares);
-        }
-        if limits.kv_window.is_some() && tail_read(&session)? == 0 {
-            broken.push(EMPTY_TAIL.to_owned());
         }
         device.clone_from(&session.device);
         session.handle.stop();

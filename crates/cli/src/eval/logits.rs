@@ -1,25 +1,26 @@
 //! `tailrace eval logits`: whether two settings say the same.
 
 use std::fs::File;
-use std::io::{BufReader, Write};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use tailrace_engine::Handle;
-use tailrace_gguf::Gguf;
+use tailrace_gguf::{Gguf, escape};
 use tailrace_measure::chart::{self, Heading, Line, Lines};
 use tailrace_measure::eval::{
     Bound, Equivalence, EquivalenceSummary, LogitRows, Near, RowSource, SavedHeader, SavedLogits, compare, save_row,
 };
-use tailrace_types::{Bytes, TokenId};
+use tailrace_types::{Bytes, KvType, TokenId};
 
 use super::{
-    EMPTY_TAIL, LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, create, heading, row,
-    settings_of, tail_read,
+    EMPTY_TAIL, LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, heading, row, settings_of,
+    spills, tail_read,
 };
 use crate::args::{Activations, LimitArgs, ModelArgs, kv_type};
+use crate::new_file::NewFile;
 use crate::path::shown;
 use crate::session::{Progress, Session};
 use crate::{size, stderr};
@@ -32,23 +33,23 @@ pub(crate) struct LogitsArgs {
     #[arg(short, long, value_name = "FILE", required_unless_present = "reference", conflicts_with = "reference")]
     file: Option<PathBuf>,
     /// Tokens of a sequence.
-    #[arg(long, value_name = "N", default_value_t = 3072, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(long, value_name = "N", default_value_t = 3072, conflicts_with = "reference", value_parser = clap::value_parser!(u32).range(2..))]
     tokens: u32,
     /// Sequences.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "reference", value_parser = clap::value_parser!(u32).range(1..))]
     sequences: u32,
     /// Tokens at the end of a sequence that are single steps; the others are prefill chunks. Default: a third.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "reference")]
     steps: Option<u32>,
     /// A setting to compare with the one of the other flags: KEY=VALUE,... of window, vram-target, ctk, ctv, activations,
     /// device, ubatch. May be repeated. Default: window=256 and window=1024.
-    #[arg(long, value_name = "SETTING", conflicts_with = "save")]
+    #[arg(long, value_name = "SETTING", conflicts_with_all = ["save", "reference"])]
     against: Vec<String>,
     /// Compare with logits that were saved, instead of computing the reference.
     #[arg(long, value_name = "FILE")]
     reference: Option<PathBuf>,
     /// Save the logits under the setting of the other flags, and compare nothing.
-    #[arg(long, value_name = "FILE", conflicts_with = "reference")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["reference", "bound", "exact", "json", "out", "svg"])]
     save: Option<PathBuf>,
     /// Fail past this: NAME=VALUE, for example mean_tv=1e-4. May be repeated.
     #[arg(long, value_name = "BOUND")]
@@ -159,13 +160,15 @@ fn against_saved(
         "{name} is of another model than {}: save the logits of this one",
         model.name
     );
-    ensure!(args.against.is_empty(), "--against has no meaning with --reference: the other flags are the setting");
+    let (saved_vocab, vocab) = (header.vocab, model.open.spec().vocab);
+    ensure!(saved_vocab == vocab, "{name} has logits of {saved_vocab} tokens, the model has {vocab}");
     let text = Text { sequences: header.tokens(), steps: header.steps };
     let limits = limits_for(&args.model.limits, &text)?;
     let session = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
-    let (near, mut variations) = (near(&limits, &limits), Variations::default());
+    // Of what was saved only its name is known.
+    let (near, mut variations) = (Near::DEFAULT, Variations::default());
     let found = walk(&text, near, Reference::Saved(&mut saved), &session.handle, &mut variations)?;
-    let reference = format!("{name} ({})", header.settings);
+    let reference = format!("{name} ({})", escape(header.settings.as_bytes()));
     let broken = report(args, model, &reference, (&limits, &session), &found, output)?;
     let above = heading("Logits against saved ones", model, &limits, &session.device);
     picture.draw(|| by_position(above, vec![variations.line(reference)]))?;
@@ -229,7 +232,6 @@ fn walk(
             Reference::Saved(saved) => compare(&mut equivalence, *saved, &mut test, &mut each)?,
         }
     }
-    progress.clear();
     Ok(equivalence.summary())
 }
 
@@ -239,36 +241,35 @@ fn show(progress: &mut Progress, text: &Text, sequence: usize, position: u32) {
 }
 
 fn save(args: &LogitsArgs, model: &Model, text: &Text, path: &Path) -> Result<()> {
-    let mut file = create(path)?;
     let limits = limits_for(&args.model.limits, text)?;
+    let mut file = NewFile::create(path)?;
     let session = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
     let (of, vocab) = (fingerprint(&model.open.gguf), session.handle.vocab());
     let mut progress = Progress::new();
-    let write = || -> Result<()> {
-        SavedHeader::new(of, settings_of(&limits), vocab, text.steps, &text.sequences).write(&mut file)?;
-        for sequence in 0..text.sequences.len() {
-            let mut rows = text.rows(&session.handle, sequence)?;
-            while let Some((position, row)) = rows.next_row()? {
-                save_row(&mut file, row)?;
-                show(&mut progress, text, sequence, position);
-            }
+    SavedHeader::new(of, settings_of(&limits), vocab, text.steps, &text.sequences).write(&mut file)?;
+    for sequence in 0..text.sequences.len() {
+        let mut rows = text.rows(&session.handle, sequence)?;
+        while let Some((position, row)) = rows.next_row()? {
+            save_row(&mut file, row)?;
+            show(&mut progress, text, sequence, position);
         }
-        Ok(file.flush()?)
-    };
-    let written = write().with_context(|| format!("cannot write {}", shown(path)));
-    progress.clear();
-    written
+    }
+    file.finish()
 }
 
 /// How close two likeliest tokens must be to count as a tie.
 fn near(a: &LimitArgs, b: &LimitArgs) -> Near {
-    let is_f32 = |limits: &LimitArgs| limits.activations == Activations::F32;
+    let is_f32 = |limits: &LimitArgs| {
+        limits.activations == Activations::F32
+            && [limits.cache_type_k, limits.cache_type_v].iter().all(|&ty| ty == KvType::F32)
+    };
     if is_f32(a) && is_f32(b) { Near::F32 } else { Near::DEFAULT }
 }
 
 /// `limits` with a setting over them.
 fn apply(setting: &str, limits: &LimitArgs) -> Result<LimitArgs> {
     let mut limits = limits.clone();
+    ensure!(!setting.trim().is_empty(), "--against is empty; write KEY=VALUE, for example window=256");
     for pair in setting.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
         let (key, value) = pair
             .split_once('=')
@@ -299,13 +300,15 @@ fn report(
     found: &EquivalenceSummary,
     output: &mut Output,
 ) -> Result<Vec<String>> {
-    let mut row = row("logits", model, (test, session), found)?;
+    let tail_bytes = tail_read(session)?;
+    let mut row = row("logits", model, (test, session), tail_bytes, found)?;
     row.insert("reference".to_owned(), json!(reference));
     let setting = settings_of(test);
     let EquivalenceSummary { positions, identical, .. } = found;
-    let from_tail = Bytes(tail_read(session)?);
-    let is_vacuous = test.kv_window.is_some() && from_tail == Bytes(0);
-    if is_vacuous && !args.exact {
+    let from_tail = Bytes(tail_bytes);
+    let is_vacuous = spills(test) && tail_bytes == 0;
+    let decides = args.exact || !args.bound.is_empty();
+    if is_vacuous && !decides {
         stderr::note(format_args!("warning: {EMPTY_TAIL}"));
     }
     let table = format!(
@@ -323,7 +326,7 @@ fn report(
     );
     output.result(&table, row)?;
     let mut broken: Vec<_> = args.bound.iter().filter_map(|bound| bound.broken_by(found)).collect();
-    if is_vacuous && args.exact {
+    if is_vacuous && decides {
         broken.push(EMPTY_TAIL.to_owned());
     }
     if args.exact && identical != positions {
@@ -338,13 +341,17 @@ fn verdict(broken: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What tells a model's file from others: names, types and sizes of its tensors, and how each begins.
+/// What tells a model's file from others: its metadata, and of its tensors names, types, sizes and beginnings.
 fn fingerprint(gguf: &Gguf) -> String {
     const BEGINNING: usize = 4096;
     // FNV-1a, of 64 bits.
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add =
         |bytes: &[u8]| bytes.iter().for_each(|&b| hash = (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    for (key, value) in gguf.metadata().iter() {
+        add(key.as_bytes());
+        add(format!("{value}").as_bytes());
+    }
     for (index, tensor) in gguf.tensors().iter().enumerate() {
         add(tensor.name.as_bytes());
         add(tensor.ty.name().as_bytes());

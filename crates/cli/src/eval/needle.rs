@@ -3,21 +3,21 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::json;
 use tailrace_measure::chart::{self, Heading, HeatMap};
-use tailrace_measure::eval::{Encoder, Found, Haystack, NeedleKind, Place, Trial};
+use tailrace_measure::eval::{ANSWER_ROOM, Encoder, Found, Haystack, NeedleKind, Place, Trial};
 use tailrace_types::Bytes;
 
-use super::{Model, Output, OutputArgs, Picture, PictureArgs, check_window, heading, row, tail_read};
+use super::{
+    EMPTY_TAIL, Model, NOT_RESIDENT, Output, OutputArgs, Picture, PictureArgs, TailReads, check_window, heading,
+    resident, row, spills, tail_read,
+};
 use crate::args::{LimitArgs, ModelArgs};
 use crate::bench::tokens;
 use crate::prompt;
 use crate::session::{Progress, Session};
-
-/// Room for an answer behind the question, in tokens.
-const ANSWER: u32 = 64;
 
 #[derive(Debug, Args)]
 pub(crate) struct NeedleArgs {
@@ -47,6 +47,9 @@ pub(crate) struct NeedleArgs {
     /// Fail if fewer than this share of all needles is found.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     at_least: Option<f64>,
+    /// Fail if more than this share of all needles is found: for the control.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    at_most: Option<f64>,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -59,9 +62,6 @@ fn share(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| format!("'{text}' is no share; write a number from 0 to 1"))
 }
 
-/// What was found in each cell: by length, then depth.
-type Grid = Vec<Vec<Vec<Found>>>;
-
 pub(crate) fn run(args: &NeedleArgs) -> Result<()> {
     let (mut output, picture) = (Output::new(&args.output)?, Picture::new(&args.picture)?);
     let model = Model::open(&args.model)?;
@@ -69,111 +69,147 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<()> {
         Some(path) => Haystack::of(&prompt::text(path, "text")?),
         None => Haystack::MadeUp,
     };
+    let longest = args.lengths.iter().copied().max().unwrap_or(0);
+    let needed = longest.checked_add(ANSWER_ROOM).with_context(|| format!("no context holds {longest} tokens"))?;
+    let context = args.model.limits.context.filter(|&cells| cells > 0).unwrap_or(needed);
+    ensure!(context >= needed, "-c {context} has no room for {longest} tokens and an answer; raise it");
+    let limits = LimitArgs { context: Some(context), ..args.model.limits.clone() };
+    check_window(&limits)?;
+    ensure!(
+        !args.same_as_resident || spills(&limits),
+        "--same-as-resident compares with a window or a cap: add --kv-window CELLS or --vram-target SIZE"
+    );
+
     let tokenizer = model.open.tokenizer.clone();
     let encode = move |text: &str| tokenizer.encode(text, false, false);
     let encoder = Encoder { encode: &encode, bos: model.bos() };
-    let trials = trials(args, &haystack, encoder)?;
-
-    let longest = args.lengths.iter().copied().max().unwrap_or(0);
-    let given = args.model.limits.context.filter(|&cells| cells > 0);
-    let context = given.unwrap_or(longest + ANSWER);
-    ensure!(context >= longest + ANSWER, "-c {context} has no room for {longest} tokens and an answer; raise it");
-    let limits = LimitArgs { context: Some(context), ..args.model.limits.clone() };
-    check_window(&limits)?;
+    let grid = Grid { args, haystack, encoder };
+    // Before the model is loaded: whether the shortest documents have room.
+    grid.trial(args.lengths.iter().copied().min().unwrap_or(0), 0.0, 0)?;
 
     let session = Session::evaluate(&model.open, &limits, 1)?;
-    let grid = walk(args, &trials, &session, encoder)?;
-    for (length, row_of) in args.lengths.iter().zip(&grid) {
-        for (depth, cell) in args.depths.iter().zip(row_of) {
-            let found = cell.iter().filter(|found| found.found).count();
-            let log_prob = cell.iter().map(|found| found.log_prob).sum::<f64>() / cell.len() as f64;
-            let texts: Vec<_> = cell.iter().map(|found| &found.text).collect();
-            let results = json!({
-                "length": length, "depth": depth, "kind": args.kind, "trials": cell.len(),
-                "found": found, "answer_log_prob": log_prob, "last": args.last, "answers": texts,
-            });
-            output.row(row("needle", &model, (&limits, &session), results)?)?;
-        }
-    }
-    output.table(&table(args, &grid, tail_read(&session)?))?;
-    picture.draw(|| heat_map(args, &grid, heading("Needles found", &model, &limits, &session.device)))?;
+    let (mut found, mut reads) = (Cells::new(), TailReads::default());
+    let walked = grid.walk(&session, &mut |length, depth, cell: Vec<Found>| {
+        let log_prob = cell.iter().map(|found| found.log_prob).sum::<f64>() / cell.len() as f64;
+        let texts: Vec<_> = cell.iter().map(|found| &found.text).collect();
+        let results = json!({
+            "length": length, "depth": depth, "kind": args.kind, "trials": cell.len(),
+            "found": count(&cell), "answer_log_prob": log_prob, "last": args.last, "answers": texts,
+        });
+        // Each cell when it is done: a grid can take hours.
+        output.row(row("needle", &model, (&limits, &session), reads.next(&session)?, results)?)?;
+        found.push(cell);
+        Ok(())
+    });
+    let read = tail_read(&session)?;
+    output.table(&table(args, &found, read))?;
+    let what = match args.last {
+        Some(last) => format!("Needles found ({:?}), last {last} tokens alone", args.kind),
+        None => format!("Needles found ({:?})", args.kind),
+    };
+    picture.draw(|| heat_map(args, &found, heading(&what, &model, &limits, &session.device)))?;
     session.handle.stop();
     drop(session);
+    walked?;
 
     if args.same_as_resident {
-        let resident = LimitArgs { kv_window: None, vram_target: None, ..limits };
-        let session = Session::evaluate(&model.open, &resident, 1)?;
-        let other = walk(args, &trials, &session, encoder)?;
-        let cells = grid.iter().flatten().zip(other.iter().flatten());
-        let differ = cells.filter(|(a, b)| a.iter().zip(*b).any(|(a, b)| a.text != b.text)).count();
+        ensure!(read > 0, EMPTY_TAIL);
+        let session = Session::evaluate(&model.open, &resident(&limits), 1)?;
+        let mut cells = found.iter();
+        let mut differ = 0;
+        grid.walk(&session, &mut |_, _, cell| {
+            let same = cells.next().is_some_and(|other| texts(other).eq(texts(&cell)));
+            differ += usize::from(!same);
+            Ok(())
+        })?;
+        ensure!(tail_read(&session)? == 0, NOT_RESIDENT);
         ensure!(differ == 0, "{differ} cells of the grid have other answers than resident");
         output.table("every answer is that of the resident run\n")?;
     }
-    let all: Vec<_> = grid.iter().flatten().flatten().collect();
-    let found = all.iter().filter(|found| found.found).count() as f64 / all.len().max(1) as f64;
-    if let Some(least) = args.at_least {
-        ensure!(
-            found >= least,
-            "{:.1} % of the needles were found, at least {:.1} % are asked for",
-            100.0 * found,
-            100.0 * least
-        );
+    let (found, all) = (found.iter().map(|cell| count(cell)).sum::<usize>(), found.iter().map(Vec::len).sum::<usize>());
+    let share = found as f64 / all.max(1) as f64;
+    for (bound, broken, word) in [
+        (args.at_least, args.at_least > Some(share), "least"),
+        (args.at_most, args.at_most.is_some_and(|most| share > most), "most"),
+    ] {
+        let asked = 100.0 * bound.unwrap_or(0.0);
+        ensure!(!broken, "{:.1} % of the needles were found, at {word} {asked:.1} % are asked for", 100.0 * share);
     }
     Ok(())
 }
 
-/// The documents: by length, depth and number.
-fn trials(args: &NeedleArgs, haystack: &Haystack, encoder: Encoder<'_>) -> Result<Vec<Vec<Vec<Trial>>>> {
-    let cell = |length: u32, depth: f64| {
-        let place = Place { length, depth };
-        (0..args.trials).map(|i| Ok(Trial::new(encoder, haystack, args.kind, place, i.into())?)).collect()
-    };
-    let row = |&length: &u32| args.depths.iter().map(|&depth| cell(length, depth)).collect();
-    args.lengths.iter().map(row).collect()
+/// What was found in each cell: depths of the first length, then of the next.
+type Cells = Vec<Vec<Found>>;
+
+/// The documents, and how they are asked about. Each is made when it is its turn: all of them could be too many.
+struct Grid<'a> {
+    args: &'a NeedleArgs,
+    haystack: Haystack,
+    encoder: Encoder<'a>,
 }
 
-fn walk(args: &NeedleArgs, trials: &[Vec<Vec<Trial>>], session: &Session, encoder: Encoder<'_>) -> Result<Grid> {
-    let all = trials.iter().flatten().map(Vec::len).sum::<usize>();
-    let (mut progress, mut done) = (Progress::new(), 0);
-    let mut ask = |trial: &Trial| -> Result<Found> {
-        let found = trial.ask(&session.handle, encoder, args.last.map(|last| last as usize))?;
-        done += 1;
-        progress.show("asking for needles", done as f32 / all as f32);
-        Ok(found)
-    };
-    let mut cell = |trials: &Vec<Trial>| trials.iter().map(&mut ask).collect::<Result<Vec<_>>>();
-    let mut row = |cells: &Vec<Vec<Trial>>| cells.iter().map(&mut cell).collect::<Result<Vec<_>>>();
-    let grid = trials.iter().map(&mut row).collect();
-    progress.clear();
-    grid
+impl Grid<'_> {
+    fn trial(&self, length: u32, depth: f64, number: u32) -> Result<Trial> {
+        Ok(Trial::new(self.encoder, &self.haystack, self.args.kind, Place { length, depth }, number.into())?)
+    }
+
+    /// Asks for all needles; `each` is given every cell with its length and depth.
+    fn walk(&self, session: &Session, each: &mut dyn FnMut(u32, f64, Vec<Found>) -> Result<()>) -> Result<()> {
+        let NeedleArgs { lengths, depths, trials, last, .. } = self.args;
+        let (mut progress, mut done) = (Progress::new(), 0);
+        let all = lengths.len() * depths.len() * *trials as usize;
+        for &length in lengths {
+            for &depth in depths {
+                let mut cell = Vec::new();
+                for number in 0..*trials {
+                    let trial = self.trial(length, depth, number)?;
+                    cell.push(trial.ask(&session.handle, self.encoder, last.map(|last| last as usize))?);
+                    done += 1;
+                    progress.show("asking for needles", done as f32 / all as f32);
+                }
+                progress.clear();
+                each(length, depth, cell)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn texts(cell: &[Found]) -> impl Iterator<Item = &str> {
+    cell.iter().map(|found| found.text.as_str())
+}
+
+/// Needles of a cell that were found.
+fn count(cell: &[Found]) -> usize {
+    cell.iter().filter(|found| found.found).count()
 }
 
 /// The share of a cell's needles that were found.
 fn share_of(cell: &[Found]) -> f64 {
-    cell.iter().filter(|found| found.found).count() as f64 / cell.len().max(1) as f64
+    count(cell) as f64 / cell.len().max(1) as f64
 }
 
-fn heat_map(args: &NeedleArgs, grid: &Grid, heading: Heading) -> String {
+fn heat_map(args: &NeedleArgs, cells: &Cells, heading: Heading) -> String {
     chart::heat_map(&HeatMap {
         heading,
         column_label: "depth of the needle".to_owned(),
         row_label: "tokens".to_owned(),
         columns: args.depths.iter().map(|depth| format!("{depth:.2}")).collect(),
         rows: args.lengths.iter().map(u32::to_string).collect(),
-        values: grid.iter().map(|cells| cells.iter().map(|cell| share_of(cell)).collect()).collect(),
+        values: cells.chunks(args.depths.len()).map(|row| row.iter().map(|cell| share_of(cell)).collect()).collect(),
     })
 }
 
 /// Percent of needles found, a line for each length.
-fn table(args: &NeedleArgs, grid: &Grid, from_tail: u64) -> String {
+fn table(args: &NeedleArgs, cells: &Cells, from_tail: u64) -> String {
     let mut text = format!("{:>10}", "tokens");
     for depth in &args.depths {
         let _ = write!(text, "{depth:>8.2}");
     }
     text.push('\n');
-    for (length, cells) in args.lengths.iter().zip(grid) {
+    for (length, row) in args.lengths.iter().zip(cells.chunks(args.depths.len())) {
         let _ = write!(text, "{length:>10}");
-        for cell in cells {
+        for cell in row {
             let _ = write!(text, "{:>8.0}", 100.0 * share_of(cell));
         }
         text.push('\n');

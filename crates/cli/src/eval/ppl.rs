@@ -14,10 +14,12 @@ use tailrace_measure::eval::{
     measure_divergence, measure_perplexity,
 };
 
-use super::{LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, create, heading, row};
+use super::{LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, heading, row, tail_read};
 use crate::args::{LimitArgs, ModelArgs};
+use crate::new_file::NewFile;
 use crate::path::shown;
 use crate::session::{Progress, Session};
+use crate::stderr;
 
 /// Tokens of a chunk where -c names none: llama.cpp's.
 const CHUNK: u32 = 512;
@@ -65,12 +67,12 @@ pub(crate) fn run(args: &PplArgs) -> Result<()> {
     let model = Model::open(&args.model)?;
     let size = args.model.limits.context.filter(|&cells| cells > 0).unwrap_or(CHUNK);
     let chunks = Chunks::new(model.tokens(&args.file)?, size, args.stride, args.chunks, model.bos())?;
-    let mut writer = match &args.save_logits {
-        Some(path) => Some(BaseWriter::new(create(path)?, &chunks, model.open.spec().vocab)?),
-        None => None,
-    };
     let limits = LimitArgs { context: Some(size), ..args.model.limits.clone() };
     check_window(&limits)?;
+    let mut writer = match &args.save_logits {
+        Some(path) => Some(BaseWriter::new(NewFile::create(path)?, &chunks, model.open.spec().vocab)?),
+        None => None,
+    };
     let session = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
     let mut progress = Progress::new();
     let mut points = Vec::new();
@@ -80,13 +82,13 @@ pub(crate) fn run(args: &PplArgs) -> Result<()> {
         None => Ok(()),
     });
     progress.clear();
-    let found = found.map_err(|error| explain(&session, error))?;
+    let found = found.map_err(|error| explain(&session, error, "perplexity", &points))?;
     let what = json!({ "chunk": size, "chunks": chunks.count(), "stride": args.stride });
-    let mut row = row("ppl", &model, (&limits, &session), found)?;
+    let mut row = row("ppl", &model, (&limits, &session), tail_read(&session)?, found)?;
     row.extend(what.as_object().cloned().unwrap_or_default());
     output.result(&perplexity_table(&found, &chunks), row)?;
-    if let (Some(writer), Some(path)) = (writer, &args.save_logits) {
-        writer.finish().with_context(|| format!("cannot write {}", shown(path)))?;
+    if let Some(writer) = writer {
+        writer.finish()?.finish()?;
     }
     picture.draw(|| by_chunk(heading("Perplexity", &model, &limits, &session.device), "perplexity so far", points))
 }
@@ -114,8 +116,8 @@ pub(crate) fn run_divergence(args: &KldArgs) -> Result<()> {
     let mut show = |done: Done| show_chunk(&mut progress, &mut points, "divergence", done);
     let found = measure_divergence(&session.handle, &mut base, &chunks, &mut show);
     progress.clear();
-    let found = found.map_err(|error| explain(&session, error).context(name))?;
-    let mut row = row("kld", &model, (&limits, &session), &found)?;
+    let found = found.map_err(|error| explain(&session, error, "divergence", &points).context(name))?;
+    let mut row = row("kld", &model, (&limits, &session), tail_read(&session)?, &found)?;
     row.insert("chunk".to_owned(), json!(chunks.size()));
     row.insert("chunks".to_owned(), json!(chunks.count()));
     output.result(&divergence_table(&found)?, row)?;
@@ -161,8 +163,11 @@ fn show_chunk(progress: &mut Progress, points: &mut Vec<(f64, f64)>, what: &str,
     progress.show(&format!("{what} {:.4} after {} of {} chunks,", done.value, done.done, done.chunks), fraction);
 }
 
-/// A failure of the engine with what would help; others as they are.
-fn explain(session: &Session, error: EvalError) -> anyhow::Error {
+/// A failure of the engine with what would help; others as they are. What was found before it is said first.
+fn explain(session: &Session, error: EvalError, what: &str, points: &[(f64, f64)]) -> anyhow::Error {
+    if let Some((chunks, value)) = points.last() {
+        stderr::note(format_args!("{what} {value:.4} after {chunks} chunks"));
+    }
     match error {
         EvalError::Engine(error) => session.explain(error),
         error => error.into(),

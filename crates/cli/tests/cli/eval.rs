@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{Output, largest, model, tailrace};
+use crate::common::{Output, command, largest, model, needle_model, tailrace};
 
 /// A folder with a text of some thousand tokens for the golden models.
 struct Texts {
@@ -159,7 +159,10 @@ fn needles_by_length_and_depth() {
 fn what_cannot_be_evaluated_is_said_in_one_line() {
     let (texts, model) = (Texts::new(), largest());
     let (text, short) = (texts.path("text"), texts.path("short"));
-    let cases: [(&[&str], &str); 16] = [
+    let (base, picture) = (texts.path("base"), texts.path("picture.svg"));
+    eval(&["ppl", "-m", &needle_model("full"), "-f", &text, "-c", "64", "--chunks", "1", "--save-logits", &base]).ok();
+    std::fs::write(&picture, "before").expect("a file");
+    let cases: [(&[&str], &str); 25] = [
         (&["ppl", "-m", &model, "-f", &short], "1024 are needed"),
         (&["ppl", "-m", &model, "-f", "/nowhere"], "cannot read the text file"),
         (&["ppl", "-m", &model, "-f", &text, "-c", "512", "--kv-window", "512"], "a window of 512 cells is no smaller"),
@@ -181,6 +184,30 @@ fn what_cannot_be_evaluated_is_said_in_one_line() {
             "nothing was read from the tail",
         ),
         (&["needle", "-m", &model, "--lengths", "50"], "needles and a question"),
+        (&["kld", "-m", &model, "--base", &base], "they are of another model"),
+        (
+            &[
+                "logits",
+                "-m",
+                &model,
+                "-f",
+                &text,
+                "--tokens",
+                "400",
+                "--against",
+                "window=256",
+                "--bound",
+                "mean_tv=0",
+            ],
+            "nothing was read from the tail",
+        ),
+        (&["logits", "-m", &model, "-f", &text, "--tokens", "400", "--against", ""], "--against is empty"),
+        (&["logits", "-m", &model, "-f", &text, "--save", &base, "--exact"], "cannot be used with"),
+        (&["needle", "-m", &model, "--same-as-resident"], "add --kv-window CELLS or --vram-target SIZE"),
+        (&["needle", "-m", &model, "--lengths", "4294967295"], "no context holds 4294967295 tokens"),
+        (&["serve-same", "-m", &model, "-f", &text, "-n", "4294967295"], "no context holds 4 requests"),
+        (&["serve-same", "-m", &model, "-f", &text, "--tokens", "600", "-n", "4"], "nothing was read from the tail"),
+        (&["ppl", "-m", "/nowhere", "-f", &text, "--svg", &picture], "/nowhere"),
         (&["needle", "-m", &model, "--kind", "colour"], "unknown kind 'colour'"),
         (&["needle", "-m", &model, "--depths", "2"], "'2' is no share"),
         (&["serve-same", "-m", &model, "-f", &short], "take a longer text or lower --tokens"),
@@ -188,7 +215,45 @@ fn what_cannot_be_evaluated_is_said_in_one_line() {
     ];
     for (args, says) in cases {
         let output = eval(args);
-        let lines: Vec<_> = output.stderr.lines().filter(|line| line.contains(says)).collect();
-        assert!(output.code.is_some_and(|code| code != 0) && lines.len() == 1, "{args:?}: {}", output.stderr);
+        // Notes may come before it, nothing after it.
+        let last = output.stderr.lines().last().unwrap_or_default();
+        assert!(output.code.is_some_and(|code| code != 0) && last.contains(says), "{args:?}: {}", output.stderr);
+        let lines = output.stderr.lines().filter(|line| line.contains(says)).count();
+        assert_eq!(lines, 1, "{args:?}: {}", output.stderr);
+    }
+    assert_eq!(std::fs::read_to_string(&picture).expect("a file"), "before", "nothing is lost to what was refused");
+}
+
+#[test]
+fn a_verdict_is_not_lost_with_its_reader() {
+    let (texts, model) = (Texts::new(), largest());
+    let (text, rows) = (texts.path("text"), texts.path("rows"));
+    let args =
+        ["eval", "logits", "-m", &model, "-f", &text, "--tokens", "400", "--sequences", "1", "--exact", "-t", "1"];
+    let args = [&args[..], &["--device", "cpu", "--against", "ctk=bf16", "--out", &rows]].concat();
+    let mut child = command(&args).spawn().expect("the binary starts");
+    drop(child.stdout.take());
+    assert_eq!(child.wait().expect("it ends").code(), Some(1));
+    assert_eq!(std::fs::read_to_string(&rows).expect("rows").lines().count(), 1);
+}
+
+#[test]
+fn saved_logits_that_claim_too_much_are_refused() {
+    let (texts, model) = (Texts::new(), largest());
+    let (text, saved) = (texts.path("text"), texts.path("saved"));
+    eval(&["logits", "-m", &model, "-f", &text, "--tokens", "100", "--sequences", "1", "--save", &saved]).ok();
+    let bytes = std::fs::read(&saved).expect("logits");
+    let end = bytes.iter().position(|&b| b == b'\n').expect("a line");
+    let header: Value = serde_json::from_slice(&bytes[..end]).expect("JSON");
+    for (key, value, says) in [
+        ("vocab", Value::from(4_294_967_295_u32), "the model has"),
+        ("vocab", Value::from(1000), "the model has"),
+        ("sequences", Value::Array(Vec::new()), "no file of saved logits"),
+    ] {
+        let mut changed = header.clone();
+        changed[key] = value;
+        std::fs::write(&saved, [changed.to_string().as_bytes(), &bytes[end..]].concat()).expect("a file");
+        let output = eval(&["logits", "-m", &model, "--reference", &saved]);
+        assert!(output.code == Some(1) && output.stderr.contains(says), "{key}: {}", output.stderr);
     }
 }

@@ -82,7 +82,7 @@ fn check_link(handle: &Handle, main: &mut Main, counted: usize) {
     assert!(steps >= counted as u64);
     assert_eq!((after.decodes - before.decodes, after.prefills), (steps, before.prefills), "it ran alone");
     assert!(first.tail_cells > 0 && first.tail_cells == last.tail_cells, "{first:?} {last:?}");
-    let carried = |s: &Snapshot| s.traffic.tail_read_bytes + s.traffic.tail_fetched_bytes;
+    let carried = |s: &Snapshot| s.traffic.from_tail_bytes();
     let (carried, tail) = (carried(&after) - carried(&before), u64::from(first.tail_cells) * before.cell_bytes);
     let ring = handle.plan().memory.bytes(RowKind::Ring);
     assert!(carried.abs_diff(steps * tail) <= ring, "{carried} bytes in {steps} steps with {tail} in the tail");

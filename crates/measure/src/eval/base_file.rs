@@ -88,13 +88,14 @@ impl<W: Write> BaseWriter<W> {
         Ok(self.to.write_all(&self.row)?)
     }
 
-    /// Ends the file.
+    /// Ends the file, and returns what it was written to.
     ///
     /// # Errors
     ///
     /// The last bytes cannot be written.
-    pub fn finish(mut self) -> Result<(), EvalError> {
-        Ok(self.to.flush()?)
+    pub fn finish(mut self) -> Result<W, EvalError> {
+        self.to.flush()?;
+        Ok(self.to)
     }
 }
 
@@ -142,9 +143,7 @@ impl<R: Read> BaseFile<R> {
             }
             tokens.push(TokenId(token));
         }
-        let header = BaseHeader { chunk, vocab, tokens };
-        let row = vec![0; header.row_bytes()];
-        Ok(BaseFile { from, header, row, log_probs: Vec::new() })
+        Ok(BaseFile { from, header: BaseHeader { chunk, vocab, tokens }, row: Vec::new(), log_probs: Vec::new() })
     }
 
     /// What the file is of.
@@ -167,6 +166,8 @@ impl<R: Read> BaseFile<R> {
     pub fn next_row(&mut self) -> Result<&[f32], EvalError> {
         let short =
             |_| EvalError::Base("the file of reference logits ends early: it was not written to its end".to_owned());
+        // Not before: a file may claim any vocabulary, and who asks for a row has checked it.
+        self.row.resize(self.header.row_bytes(), 0);
         self.from.read_exact(&mut self.row).map_err(short)?;
         let float = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let (scale, least) = (float(&self.row[..4]), float(&self.row[4..8]));

@@ -93,11 +93,6 @@ impl SameAnswers {
             shares: counts.iter().map(|&(same, all)| same as f64 / all.max(1) as f64).collect(),
         }
     }
-
-    /// Whether all are the same.
-    pub fn all(&self) -> bool {
-        self.same == self.requests
-    }
 }
 
 #[cfg(test)]
@@ -110,9 +105,10 @@ mod tests {
             rows.iter().map(|row| row.iter().map(|&token| TokenId(token)).collect()).collect()
         };
         let reference = answers(&[&[1, 2], &[3, 4, 5], &[6]]);
-        assert!(SameAnswers::new(&reference, &reference).all());
+        let same = SameAnswers::new(&reference, &reference);
+        assert_eq!((same.same, same.first_difference), (3, None));
         let found = SameAnswers::new(&reference, &answers(&[&[1, 2], &[3, 9, 5], &[6, 7]]));
-        assert_eq!((found.same, found.tokens, found.first_difference, found.all()), (1, 7, Some((1, 1)), false));
+        assert_eq!((found.same, found.tokens, found.first_difference), (1, 7, Some((1, 1))));
         assert_eq!(found.shares, [1.0, 1.0 / 3.0, 0.5]);
     }
 }

@@ -158,17 +158,22 @@ impl Exact {
 ///
 /// # Errors
 ///
-/// Either run failed.
+/// Either run failed, or they have different numbers of rows.
 pub fn compare(
     equivalence: &mut Equivalence,
     reference: &mut dyn RowSource,
     test: &mut dyn RowSource,
     each: &mut dyn FnMut(u32, f32),
 ) -> Result<(), EvalError> {
-    while let Some((position, a)) = reference.next_row()? {
-        let Some((_, b)) = test.next_row()? else { break };
-        equivalence.add(a, b);
-        each(position, equivalence.tvs.last().copied().unwrap_or(0.0));
+    loop {
+        match (reference.next_row()?, test.next_row()?) {
+            (Some((position, a)), Some((_, b))) if a.len() == b.len() => {
+                equivalence.add(a, b);
+                each(position, equivalence.tvs.last().copied().unwrap_or(0.0));
+            }
+            (None, None) => break,
+            _ => return Err(EvalError::Rows),
+        }
     }
     equivalence.end_sequence();
     Ok(())
@@ -208,6 +213,30 @@ mod tests {
     fn a_near_tie_is_no_real_difference() {
         let found = summary(&[([1.0, 1.05, 0.0], [1.05, 1.0, 0.0])]);
         assert_eq!((found.strict_disagree_frac, found.real_frac, found.frac_full_agree), (1.0, 0.0, 1.0));
+    }
+
+    /// So many rows of one logit.
+    struct Rows(u32, Vec<f32>);
+
+    impl RowSource for Rows {
+        fn next_row(&mut self) -> Result<Option<(u32, &[f32])>, EvalError> {
+            let Some(left) = self.0.checked_sub(1) else { return Ok(None) };
+            self.0 = left;
+            Ok(Some((left, &self.1)))
+        }
+    }
+
+    #[test]
+    fn runs_of_different_lengths_are_not_compared() {
+        let run = |a: u32, b: u32, vocab: usize| {
+            let mut equivalence = Equivalence::new(Near::DEFAULT);
+            let (mut a, mut b) = (Rows(a, vec![0.0; 2]), Rows(b, vec![0.0; vocab]));
+            compare(&mut equivalence, &mut a, &mut b, &mut |_, _| ()).map(|()| equivalence.summary().identical)
+        };
+        assert_eq!(run(3, 3, 2).expect("as many"), 3);
+        for (a, b, vocab) in [(3, 2, 2), (2, 3, 2), (3, 3, 1)] {
+            assert!(matches!(run(a, b, vocab), Err(EvalError::Rows)), "{a} {b} {vocab}");
+        }
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! A needle in a haystack: a sentence with a code, somewhere in a long text, and a question for it at the end.
 
-use std::collections::HashSet;
 use std::str::FromStr;
 
 use tailrace_engine::{EngineError, Event, Handle, LogitsWanted, Request, SamplingParams};
@@ -37,7 +36,10 @@ impl FromStr for NeedleKind {
 const OTHERS: usize = 5;
 
 /// Tokens that an answer may have.
-const ANSWER_TOKENS: u32 = 40;
+const ANSWER_TOKENS: u32 = 48;
+
+/// Tokens that a context needs behind a question: for the answer, and for its beginning where that is given.
+pub const ANSWER_ROOM: u32 = 64;
 
 /// Those that the models of `tools/needle` are trained with.
 const KINDS: [&str; 12] = [
@@ -142,10 +144,12 @@ impl Haystack {
     /// The sentences of `text`; made up where it has none.
     pub fn of(text: &str) -> Self {
         let mut sentences = Vec::new();
-        for piece in text.split_inclusive(['.', '!', '?', '\n']) {
-            let piece = piece.trim();
-            if !piece.is_empty() {
-                sentences.push(format!("{piece} "));
+        for mut piece in text.split_inclusive(['.', '!', '?', '\n', '\u{3002}', '\u{ff01}', '\u{ff1f}']).map(str::trim)
+        {
+            while !piece.is_empty() {
+                let (sentence, rest) = piece.split_at(end_of_sentence(piece));
+                sentences.push(format!("{} ", sentence.trim_end()));
+                piece = rest.trim_start();
             }
         }
         if sentences.is_empty() { Haystack::MadeUp } else { Haystack::Text(sentences) }
@@ -161,6 +165,18 @@ impl Haystack {
             }
         }
     }
+}
+
+/// Bytes of the longest sentence: what has no end is cut, so that a needle can lie in it.
+const SENTENCE_MAX: usize = 400;
+
+/// Bytes of `text` that make a sentence: all, or as many whole words as fit; whole characters where no word does.
+fn end_of_sentence(text: &str) -> usize {
+    if text.len() <= SENTENCE_MAX {
+        return text.len();
+    }
+    let most = text.floor_char_boundary(SENTENCE_MAX);
+    text[..most].rfind(char::is_whitespace).filter(|&end| end > 0).unwrap_or(most)
 }
 
 /// How text becomes tokens.
@@ -189,6 +205,10 @@ pub struct Trial {
     pub prompt: Vec<TokenId>,
     /// The question alone, in words.
     pub question: String,
+    /// Tokens of the document, before the question.
+    document: usize,
+    /// What stands behind the document.
+    asking: String,
     /// Tokens before the needle; none if what is asked for is nowhere.
     pub needle_at: Option<usize>,
     /// What comes before the answer in a full sentence.
@@ -213,7 +233,7 @@ pub struct Place {
 pub struct Series {
     /// What all prompts begin with.
     pub document: Vec<TokenId>,
-    /// A question for each needle in order, then one for a name that is nowhere, whose answer is [`UNKNOWN`].
+    /// A question for each needle in order of depths, then one for a name that is nowhere, whose answer is [`UNKNOWN`].
     pub trials: Vec<Trial>,
 }
 
@@ -234,24 +254,23 @@ impl Trial {
         number: u64,
     ) -> Result<Self, EvalError> {
         let mut draw = Draw(number.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ u64::from(place.length));
-        let mut names = Names::default();
-        let asked = Needle::new(kind, names.next(&mut draw), &mut draw);
-        let mut needles = vec![(place.depth, asked)];
         let others = if kind == NeedleKind::Several { OTHERS } else { 0 };
-        for _ in 0..others {
-            needles.push((draw.fraction(), Needle::new(kind, names.next(&mut draw), &mut draw)));
+        let names = names(&mut draw, 1 + others)?;
+        let asked = Needle::new(kind, names[0], &mut draw);
+        let mut needles = vec![(place.depth, asked)];
+        for &name in &names[1..] {
+            needles.push((draw.fraction(), Needle::new(kind, name, &mut draw)));
         }
         let question = encoder.count(&needles[0].1.question());
         let (document, places) = hide(encoder, haystack, &mut draw, &needles, place.length as usize, question)?;
         Ok(needles[0].1.ask(encoder, &document, Some(places[0])))
     }
 
-    /// Makes one document of `length` tokens, questions included, with a number at each of the `depths`: at most
-    /// [`Series::NEEDLES_MAX`].
+    /// Makes one document of `length` tokens, a question included, with a number at each of the `depths`.
     ///
     /// # Errors
     ///
-    /// The length has no room for needles and question.
+    /// The length has no room for needles and question, or there are more of them than names.
     pub fn series(
         encoder: Encoder<'_>,
         haystack: &Haystack,
@@ -259,10 +278,11 @@ impl Trial {
         length: u32,
         number: u64,
     ) -> Result<Series, EvalError> {
-        let (mut draw, mut names) = (Draw(number), Names::default());
-        let mut needle = |draw: &mut Draw| Needle::new(NeedleKind::Number, names.next(draw), draw);
-        let needles: Vec<_> = depths.iter().map(|&depth| (depth, needle(&mut draw))).collect();
-        let nowhere = Needle { answer: UNKNOWN.to_owned(), ..needle(&mut draw) };
+        let mut draw = Draw(number);
+        let names = names(&mut draw, depths.len() + 1)?;
+        let mut needle = |name| Needle::new(NeedleKind::Number, name, &mut draw);
+        let needles: Vec<_> = depths.iter().zip(&names).map(|(&depth, &name)| (depth, needle(name))).collect();
+        let nowhere = Needle { answer: UNKNOWN.to_owned(), ..needle(names[depths.len()]) };
         let all = || needles.iter().map(|(_, needle)| needle).chain([&nowhere]);
         let question = all().map(|needle| encoder.count(&needle.question())).max().unwrap_or(0);
         let (document, places) = hide(encoder, haystack, &mut draw, &needles, length as usize, question)?;
@@ -270,11 +290,6 @@ impl Trial {
         let trials = all().zip(places).map(|(needle, place)| needle.ask(encoder, &document, place)).collect();
         Ok(Series { document, trials })
     }
-}
-
-impl Series {
-    /// Most needles of a document: each has a name of its own, and one more name is nowhere.
-    pub const NEEDLES_MAX: usize = NAMES.len() - 1;
 }
 
 /// Makes a document with `needles` at their depths that has room for a question within `length` tokens; says how many tokens
@@ -290,49 +305,61 @@ fn hide(
     let of_needles: usize = needles.iter().map(|(_, needle)| encoder.count(&needle.sentence())).sum();
     let fixed = of_needles + question + usize::from(encoder.bos.is_some());
     if length < 2 * fixed {
-        return Err(EvalError::Short { tokens: length, needed: 2 * fixed, why: "needles and a question" });
+        return Err(EvalError::Room { tokens: length, needed: 2 * fixed });
     }
-    // Sentences until the length is reached; tokens of pieces add up to those of the whole, but for a few.
-    let (mut sentences, mut tokens) = (Vec::new(), fixed);
     let first = draw.below(1 << 20);
-    while tokens < length {
-        let sentence = haystack.sentence(first + sentences.len(), draw);
-        tokens += encoder.count(&sentence);
-        sentences.push(sentence);
-    }
-    let mut order: Vec<usize> = (0..needles.len()).collect();
-    order.sort_by(|&a, &b| needles[a].0.total_cmp(&needles[b].0));
-    loop {
-        let (mut document, mut places) = (Vec::from_iter(encoder.bos), vec![0; needles.len()]);
-        let (mut piece, mut done) = (String::new(), 0);
-        for &index in &order {
-            let (depth, needle) = &needles[index];
-            let at = (depth.clamp(0.0, 1.0) * sentences.len() as f64).round() as usize;
-            piece.extend(sentences[done..at].iter().map(String::as_str));
-            document.extend(encoder.tokens(&piece));
-            (places[index], done, piece) = (document.len(), at, needle.sentence());
+    let (mut sentences, mut document) = (Vec::new(), join(encoder, &[], needles));
+    // Sentences that are joined have fewer tokens than alone, so their number is found by trying: too many, then fewer.
+    while document.0.len() + question <= length {
+        let tokens = document.0.len() + question;
+        let of_one = (tokens.saturating_sub(fixed) / sentences.len().max(1)).max(1);
+        // What one takes is known when there is one.
+        let more = if sentences.is_empty() { 1 } else { (length - tokens) / of_one + 1 };
+        if sentences.len() + more > 2 * length {
+            return Err(EvalError::Sentences);
         }
-        piece.extend(sentences[done..].iter().map(String::as_str));
-        document.extend(encoder.tokens(&piece));
-        if document.len() + question <= length || sentences.pop().is_none() {
-            return Ok((document, places));
+        for _ in 0..more {
+            sentences.push(haystack.sentence(first + sentences.len(), draw));
         }
+        document = join(encoder, &sentences, needles);
     }
+    while document.0.len() + question > length {
+        let of_one = (document.0.len() / sentences.len().max(1)).max(1);
+        let excess = document.0.len() + question - length;
+        sentences.truncate(sentences.len() - (excess / of_one / 2 + 1).min(sentences.len()));
+        if sentences.is_empty() {
+            return Err(EvalError::Room { tokens: length, needed: 2 * (fixed + of_one) });
+        }
+        document = join(encoder, &sentences, needles);
+    }
+    Ok(document)
 }
 
-/// Names, each once.
-#[derive(Default)]
-struct Names(HashSet<&'static str>);
-
-impl Names {
-    fn next(&mut self, draw: &mut Draw) -> &'static str {
-        loop {
-            let name = draw.of(&NAMES);
-            if self.0.insert(name) {
-                return name;
-            }
-        }
+/// The tokens of `sentences` with `needles` among them at their depths, and how many are before each needle.
+fn join(encoder: Encoder<'_>, sentences: &[String], needles: &[(f64, Needle)]) -> (Vec<TokenId>, Vec<usize>) {
+    let mut order: Vec<usize> = (0..needles.len()).collect();
+    order.sort_by(|&a, &b| needles[a].0.total_cmp(&needles[b].0));
+    let (mut document, mut places) = (Vec::from_iter(encoder.bos), vec![0; needles.len()]);
+    let (mut piece, mut done) = (String::new(), 0);
+    for index in order {
+        let (depth, needle) = &needles[index];
+        let at = (depth.clamp(0.0, 1.0) * sentences.len() as f64).round() as usize;
+        piece.extend(sentences[done..at].iter().map(String::as_str));
+        document.extend(encoder.tokens(&piece));
+        (places[index], done, piece) = (document.len(), at, needle.sentence());
     }
+    piece.extend(sentences[done..].iter().map(String::as_str));
+    document.extend(encoder.tokens(&piece));
+    (document, places)
+}
+
+/// Different names.
+fn names(draw: &mut Draw, count: usize) -> Result<Vec<&'static str>, EvalError> {
+    let mut left = NAMES.to_vec();
+    if count > left.len() {
+        return Err(EvalError::Names { wanted: count, most: left.len() });
+    }
+    Ok((0..count).map(|_| left.swap_remove(draw.below(left.len()))).collect())
 }
 
 struct Needle {
@@ -365,6 +392,8 @@ impl Needle {
     fn ask(&self, encoder: Encoder<'_>, document: &[TokenId], needle_at: Option<usize>) -> Trial {
         Trial {
             prompt: [document, &encoder.tokens(&self.question())].concat(),
+            document: document.len(),
+            asking: self.question(),
             question: format!("What is the {} of {}?", self.what, self.name),
             needle_at,
             lead: format!(" The {} of {} is", self.what, self.name),
@@ -388,15 +417,18 @@ pub struct Found {
 impl Trial {
     /// The request that asks. `last` cuts the prompt to its last tokens: what is left when a context is cut short, the control.
     pub fn request(&self, last: Option<usize>) -> Request {
-        let cut = last.map_or(0, |last| self.prompt.len().saturating_sub(last));
-        // A context that was cut begins as every sequence does.
-        let begin = self.bos.filter(|_| cut > 0);
         Request {
             max_tokens: ANSWER_TOKENS,
             sampling: SamplingParams::greedy(),
             stop: vec!["\n".to_owned()],
-            ..Request::new(begin.into_iter().chain(self.prompt[cut..].iter().copied()).collect())
+            ..Request::new(self.cut(&self.prompt, last))
         }
+    }
+
+    /// The last tokens of `prompt`. A context that was cut begins as every sequence does.
+    fn cut(&self, prompt: &[TokenId], last: Option<usize>) -> Vec<TokenId> {
+        let from = last.map_or(0, |last| prompt.len().saturating_sub(last));
+        self.bos.filter(|_| from > 0).into_iter().chain(prompt[from..].iter().copied()).collect()
     }
 
     /// Whether `text` has the answer.
@@ -410,11 +442,19 @@ impl Trial {
     ///
     /// A request failed.
     pub fn ask(&self, handle: &Handle, encoder: Encoder<'_>, last: Option<usize>) -> Result<Found, EvalError> {
-        let request = self.request(last);
-        let prompt = [request.prompt.as_slice(), &encoder.tokens(&self.lead)].concat();
-        let text = handle.submit(request)?.complete()?.text;
-        let log_prob = log_prob(handle, prompt, encoder.tokens(&format!(" {}", self.answer)))?;
+        let text = handle.submit(self.request(last))?.complete()?.text;
+        let (prompt, answer) = self.led(encoder);
+        let log_prob = log_prob(handle, self.cut(&prompt, last), answer)?;
         Ok(Found { found: self.is_answered_by(&text), log_prob, text })
+    }
+
+    /// The prompt with the beginning of the answer's sentence, and the tokens that follow in it: those of the text as a whole,
+    /// since words may begin in the token before.
+    fn led(&self, encoder: Encoder<'_>) -> (Vec<TokenId>, Vec<TokenId>) {
+        let led = format!("{}{}", self.asking, self.lead);
+        let (before, whole) = (encoder.tokens(&led), encoder.tokens(&format!("{led} {}", self.answer)));
+        let common = before.iter().zip(&whole).take_while(|(a, b)| a == b).count();
+        ([&self.prompt[..self.document], &whole[..common]].concat(), whole[common..].to_vec())
     }
 }
 
@@ -525,6 +565,62 @@ mod tests {
         let place = Place { length: 1000, depth: 0.3 };
         let trial = Trial::new(ENCODER, &haystack, NeedleKind::Number, place, 0).expect("room");
         assert!(text(&trial).contains("Another! A line One sentence. "));
+    }
+
+    /// Tokens of up to 4 letters that take the space before them along: a text in pieces has more of them than whole.
+    fn words(text: &str) -> Vec<TokenId> {
+        let mut tokens = Vec::new();
+        for word in text.split_inclusive(' ') {
+            tokens.extend(word.as_bytes().chunks(4).map(|part| TokenId(part.iter().map(|&b| u32::from(b)).sum())));
+        }
+        if text.ends_with(' ') {
+            tokens.push(TokenId(0));
+        }
+        tokens
+    }
+
+    #[test]
+    fn documents_are_as_long_as_asked() {
+        let encoder = Encoder { encode: &words, bos: Some(TokenId(1)) };
+        for length in [300, 1000, 20_000] {
+            for number in 0..4 {
+                let place = Place { length, depth: 0.4 };
+                let trial = Trial::new(encoder, &Haystack::MadeUp, NeedleKind::Several, place, number).expect("room");
+                assert!(trial.prompt.len() <= length as usize && trial.prompt.len() + 24 > length as usize);
+            }
+        }
+    }
+
+    #[test]
+    fn text_without_ends_of_sentences_is_a_haystack() {
+        for text in ["\u{4e00}\u{4e8c}".repeat(5000), "word ".repeat(3000), "x".repeat(5000)] {
+            let Haystack::Text(sentences) = Haystack::of(&text) else { panic!("a text") };
+            assert!(sentences.len() > 10 && sentences.iter().all(|s| s.len() <= SENTENCE_MAX + 1 && s.ends_with(' ')));
+            let letters = |text: &str| text.chars().filter(|c| !c.is_whitespace()).count();
+            assert_eq!(sentences.iter().map(|s| letters(s)).sum::<usize>(), letters(&text));
+            let place = Place { length: 3000, depth: 0.5 };
+            let trial = Trial::new(ENCODER, &Haystack::of(&text), NeedleKind::Number, place, 0).expect("room");
+            assert!(trial.prompt.len() > 2500, "{}", trial.prompt.len());
+        }
+    }
+
+    #[test]
+    fn the_answer_is_what_follows_its_beginning() {
+        let encoder = Encoder { encode: &words, ..ENCODER };
+        for encoder in [ENCODER, encoder] {
+            let place = Place { length: 1000, depth: 0.5 };
+            let trial = Trial::new(encoder, &Haystack::MadeUp, NeedleKind::Number, place, 3).expect("room");
+            let (prompt, answer) = trial.led(encoder);
+            assert!(prompt.starts_with(&trial.prompt[..trial.document]) && (1..=8).contains(&answer.len()));
+            let whole = encoder.tokens(&format!("{}{} {}", trial.asking, trial.lead, trial.answer));
+            assert_eq!([&prompt[trial.document..], &answer].concat(), whole);
+        }
+    }
+
+    #[test]
+    fn more_needles_than_names_are_refused() {
+        let error = Trial::series(ENCODER, &Haystack::MadeUp, &[0.5; 16], 9000, 0).expect_err("too many").to_string();
+        assert!(error.contains("17 needles") && error.contains("names for 16"), "{error}");
     }
 
     #[test]

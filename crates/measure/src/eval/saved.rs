@@ -87,11 +87,10 @@ impl<R: BufRead> SavedLogits<R> {
         (&mut from).take(HEADER_MAX).read_until(b'\n', &mut line)?;
         let header: SavedHeader = serde_json::from_slice(&line).map_err(|_| no_file())?;
         let good = |tokens: &Vec<u32>| tokens.len() > header.steps && tokens.iter().all(|&token| token < header.vocab);
-        if header.format != FORMAT || !header.sequences.iter().all(good) {
+        if header.format != FORMAT || header.sequences.is_empty() || !header.sequences.iter().all(good) {
             return Err(no_file());
         }
-        let vocab = header.vocab as usize;
-        Ok(SavedLogits { from, bytes: vec![0; 4 * vocab], row: vec![0.0; vocab], header, sequence: 0, position: 0 })
+        Ok(SavedLogits { from, bytes: Vec::new(), row: Vec::new(), header, sequence: 0, position: 0 })
     }
 
     /// What the file is of.
@@ -110,6 +109,10 @@ impl<R: BufRead> RowSource for SavedLogits<R> {
         }
         let short =
             |_| EvalError::Base("the file of saved logits ends early: it was not written to its end".to_owned());
+        // Not before: a file may claim any vocabulary, and who asks for a row has checked it.
+        let vocab = self.header.vocab as usize;
+        self.bytes.resize(4 * vocab, 0);
+        self.row.resize(vocab, 0.0);
         self.from.read_exact(&mut self.bytes).map_err(short)?;
         for (value, bytes) in self.row.iter_mut().zip(self.bytes.chunks_exact(4)) {
             *value = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -152,7 +155,9 @@ mod tests {
         beyond.sequences[1][0] = 3;
         let mut file = Vec::new();
         beyond.write(&mut file).expect("a header");
-        for bytes in [&b""[..], b"{}", b"GGUF\x03", b"\xff\xfe\n", &file] {
+        let mut empty = Vec::new();
+        SavedHeader { sequences: Vec::new(), ..header() }.write(&mut empty).expect("a header");
+        for bytes in [&b""[..], b"{}", b"GGUF\x03", b"\xff\xfe\n", &file, &empty] {
             let error = SavedLogits::open(bytes).expect_err("no file").to_string();
             assert!(error.contains("no file of saved logits"), "{error}");
         }
