@@ -65,6 +65,7 @@ impl Args {
         for model in &self.models {
             ensure!(record.runs.iter().any(|run| run.model == *model), "{name} has no perplexity of {model}");
         }
+        ensure!(!record.runs.is_empty(), "{name} has no perplexities");
         let mut good = true;
         for run in record.runs.iter().filter(|run| self.models.is_empty() || self.models.contains(&run.model)) {
             let ratio = self.perplexity(run, &record, &text)? / run.perplexity;
@@ -84,6 +85,14 @@ impl Args {
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
         let tokens = tokenizer.encode(text, true, false);
         let chunks = Chunks::new(tokens, record.context, 0, Some(record.chunks), bos)?;
+        ensure!(
+            chunks.count() == record.chunks as usize,
+            "{} has {} chunks of {} tokens, {} were recorded",
+            record.text,
+            chunks.count(),
+            record.context,
+            record.chunks
+        );
         let limits = Limits { logit_rows: LOGIT_ROWS, ..Limits::new(record.context) };
         let handle = drive::start(&model, &limits, &*drive::device(self.device, self.threads)?, false)?;
         let found = measure_perplexity(&handle, &chunks, &mut |_| (), &mut |_, _| Ok(()))?.ppl;

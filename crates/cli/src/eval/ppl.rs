@@ -34,7 +34,8 @@ pub(crate) struct PplArgs {
     /// Evaluate no more than this many chunks.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     chunks: Option<u32>,
-    /// Slide a window of one chunk by so many tokens, and score those alone; 0 takes chunks one after the other.
+    /// Slide a window of one chunk by so many tokens, and score those alone; 0 takes chunks one after the other. llama.cpp makes
+    /// its chunk longer by half of the stride: add that to -c to compare.
     #[arg(long, value_name = "TOKENS", default_value_t = 0, alias = "ppl-stride")]
     stride: u32,
     /// Save the logits as a reference for eval kld, in llama.cpp's format.

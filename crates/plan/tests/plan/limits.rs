@@ -2,7 +2,8 @@
 
 use crate::common::{Case, Fake, Shape, cases, shapes};
 use proptest::prelude::*;
-use tailrace_plan::{ActivationType, Limits, Plan, PlanError, RowKind};
+use tailrace_plan::spec::Activation;
+use tailrace_plan::{ActivationType, Limits, Op, Plan, PlanError, RowKind};
 use tailrace_types::{BLOCK_CELLS, KvType};
 
 /// Any value, edges more often.
@@ -142,4 +143,23 @@ fn the_default_context_can_lack_a_broken_block() {
     let mut limits = Limits { window_cells: Some(BLOCK_CELLS), ..Limits::new(16 * BLOCK_CELLS) };
     limits.host_bytes_max = Plan::new(&spec, &limits, &Fake::SMALL).unwrap().memory.bytes(RowKind::Tail);
     assert_eq!(Plan::default_context(&spec, &limits, &Fake::SMALL), Ok(16 * BLOCK_CELLS));
+}
+
+#[test]
+fn f32_activations_are_those_of_gelu_too() {
+    let mut spec = Shape::global(2).spec();
+    for block in &mut spec.blocks {
+        block.ffn.inner.activation = Activation::GeluTanh;
+    }
+    let gates = |activations| {
+        let limits = Limits { activations, ..Limits::new(4 * BLOCK_CELLS) };
+        let plan = Plan::new(&spec, &limits, &Fake::SMALL).expect("a plan");
+        let gates = plan.prefill.ops.iter().chain(&plan.decode.ops).filter_map(|op| match op {
+            Op::Gate { activation, .. } => Some(*activation),
+            _ => None,
+        });
+        gates.collect::<Vec<_>>()
+    };
+    assert_eq!(gates(ActivationType::Auto), [Activation::GeluTanhF16; 4]);
+    assert_eq!(gates(ActivationType::F32), [Activation::GeluTanh; 4]);
 }
