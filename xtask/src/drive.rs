@@ -1,6 +1,6 @@
 //! Driving the engine as any client does: a model, limits, teacher-forced tokens, and the logits of each position.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use tailrace_cpu::{CpuLoader, Isa};
@@ -10,6 +10,8 @@ use tailrace_engine::{Handle, OpenModel};
 use tailrace_measure::eval::{LogitRows, RowSource};
 use tailrace_plan::Limits;
 use tailrace_types::TokenId;
+
+use crate::model;
 
 /// Opens the model at `path`; its warnings go to stderr.
 pub fn open(path: &Path) -> Result<OpenModel> {
@@ -32,6 +34,38 @@ pub enum Device {
     Cpu,
     /// The first NVIDIA GPU.
     Cuda,
+}
+
+/// Which models of a file of records are checked, and where they run.
+#[derive(clap::Args)]
+pub struct Checked {
+    /// Only these models.
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub models: Vec<String>,
+    /// Worker threads.
+    #[arg(long, default_value_t = 2)]
+    pub threads: usize,
+    /// Device that computes.
+    #[arg(long, value_enum, default_value_t = Device::Cpu)]
+    pub device: Device,
+    /// Folder that holds the models, as NAME.gguf. Default: the cache, which is filled.
+    #[arg(long, value_name = "DIR")]
+    pub model_dir: Option<PathBuf>,
+}
+
+impl Checked {
+    /// Whether `model` is to be checked.
+    pub fn wants(&self, model: &str) -> bool {
+        self.models.is_empty() || self.models.iter().any(|wanted| wanted == model)
+    }
+
+    /// The file of `model`, fetched if it is not there.
+    pub fn path(&self, model: &str) -> Result<PathBuf> {
+        match &self.model_dir {
+            Some(folder) => Ok(folder.join(format!("{model}.gguf"))),
+            None => model::fetch(model),
+        }
+    }
 }
 
 /// A device with `threads` workers, where it has such.

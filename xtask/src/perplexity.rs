@@ -10,8 +10,7 @@ use serde::Deserialize;
 use tailrace_measure::eval::{Chunks, measure_perplexity};
 use tailrace_plan::Limits;
 
-use crate::drive::Device;
-use crate::{drive, model};
+use crate::drive::{self, Checked};
 
 /// Largest difference, as a share of the recorded perplexity.
 const DIFFERENCE_MAX: f64 = 0.005;
@@ -24,18 +23,8 @@ const LOGIT_ROWS: u32 = 32;
 pub struct Args {
     /// File of perplexities.
     file: PathBuf,
-    /// Only these models.
-    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
-    models: Vec<String>,
-    /// Worker threads.
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
-    /// Device that computes.
-    #[arg(long, value_enum, default_value_t = Device::Cpu)]
-    device: Device,
-    /// Folder that holds the models, as NAME.gguf. Default: the cache, which is filled.
-    #[arg(long, value_name = "DIR")]
-    model_dir: Option<PathBuf>,
+    #[command(flatten)]
+    checked: Checked,
 }
 
 /// Runs of another engine over one text.
@@ -62,12 +51,12 @@ impl Args {
         let record: Record =
             serde_json::from_str(&read(&self.file)?).with_context(|| format!("{name} is no file of perplexities"))?;
         let text = read(&self.file.with_file_name(&record.text))?;
-        for model in &self.models {
+        for model in &self.checked.models {
             ensure!(record.runs.iter().any(|run| run.model == *model), "{name} has no perplexity of {model}");
         }
         ensure!(!record.runs.is_empty(), "{name} has no perplexities");
         let mut good = true;
-        for run in record.runs.iter().filter(|run| self.models.is_empty() || self.models.contains(&run.model)) {
+        for run in record.runs.iter().filter(|run| self.checked.wants(&run.model)) {
             let ratio = self.perplexity(run, &record, &text)? / run.perplexity;
             good &= (ratio - 1.0).abs() <= DIFFERENCE_MAX;
         }
@@ -76,11 +65,7 @@ impl Args {
     }
 
     fn perplexity(&self, run: &Run, record: &Record, text: &str) -> Result<f64> {
-        let path = match &self.model_dir {
-            Some(dir) => dir.join(format!("{}.gguf", run.model)),
-            None => model::fetch(&run.model)?,
-        };
-        let model = drive::open(&path)?;
+        let model = drive::open(&self.checked.path(&run.model)?)?;
         let tokenizer = &model.tokenizer;
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
         let tokens = tokenizer.encode(text, true, false);
@@ -94,7 +79,7 @@ impl Args {
             record.chunks
         );
         let limits = Limits { logit_rows: LOGIT_ROWS, ..Limits::new(record.context) };
-        let handle = drive::start(&model, &limits, &*drive::device(self.device, self.threads)?, false)?;
+        let handle = drive::start(&model, &limits, &*drive::device(self.checked.device, self.checked.threads)?, false)?;
         let found = measure_perplexity(&handle, &chunks, &mut |_| (), &mut |_, _| Ok(()))?.ppl;
         let (name, recorded) = (&run.model, run.perplexity);
         println!("{name}: {found:.4}, recorded {recorded:.4}, ratio {:.5}", found / recorded);

@@ -15,8 +15,7 @@ use tailrace_engine::OpenModel;
 use tailrace_plan::{ActivationType, Limits};
 use tailrace_types::{KvType, TokenId};
 
-use crate::drive::Device;
-use crate::{drive, model};
+use crate::drive::{self, Checked, Device};
 
 /// Largest difference of a log-probability with f32 activations and an f32 cache.
 const F32_MAX: f64 = 2e-3;
@@ -38,18 +37,8 @@ pub struct Args {
     /// Check f32 arithmetic alone, or default types alone; both where it is absent.
     #[arg(long, value_enum)]
     activations: Option<Activations>,
-    /// Only these models.
-    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
-    models: Vec<String>,
-    /// Worker threads.
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
-    /// Device that computes. A GPU's default types are also compared with the CPU's.
-    #[arg(long, value_enum, default_value_t = Device::Cpu)]
-    device: Device,
-    /// Folder that holds the models, as NAME.gguf. Default: the cache, which is filled.
-    #[arg(long, value_name = "DIR")]
-    model_dir: Option<PathBuf>,
+    #[command(flatten)]
+    checked: Checked,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -99,14 +88,10 @@ impl Args {
         let name = self.file.display();
         let text = std::fs::read_to_string(&self.file).with_context(|| format!("cannot read {name}"))?;
         let file: File = serde_json::from_str(&text).with_context(|| format!("{name} is no file of reference runs"))?;
-        let wanted = |m: &&ModelRuns| self.models.is_empty() || self.models.contains(&m.model);
+        let wanted = |runs: &&ModelRuns| self.checked.wants(&runs.model);
         let mut good = true;
         for runs in file.models.iter().filter(wanted) {
-            let path = match &self.model_dir {
-                Some(dir) => Ok(dir.join(format!("{}.gguf", runs.model))),
-                None => model::fetch(&runs.model),
-            };
-            match path {
+            match self.checked.path(&runs.model) {
                 Ok(path) => good &= self.check(runs, &drive::open(&path)?)?,
                 Err(error) => println!("{}: skipped: {error:#}", runs.model),
             }
@@ -154,9 +139,9 @@ impl Args {
         for case in &runs.cases {
             let Some(reference) = case.f32_weights.as_ref().or(case.q_native.as_ref()) else { continue };
             let steps = self.log_probabilities(case, reference, model, Activations::Auto)?;
-            if self.device != Device::Cpu {
+            if self.checked.device != Device::Cpu {
                 device.add_steps(&steps, reference);
-                let on_cpu = drive::device(Device::Cpu, self.threads)?;
+                let on_cpu = drive::device(Device::Cpu, self.checked.threads)?;
                 cpu.add_steps(
                     &self.log_probabilities_on(&*on_cpu, case, reference, model, Activations::Auto)?,
                     reference,
@@ -197,7 +182,7 @@ impl Args {
         model: &OpenModel,
         activations: Activations,
     ) -> Result<Vec<Step>> {
-        let device = drive::device(self.device, self.threads)?;
+        let device = drive::device(self.checked.device, self.checked.threads)?;
         self.log_probabilities_on(&*device, case, reference, model, activations)
     }
 
