@@ -163,7 +163,7 @@ def main():
     parser.add_argument("--out", required=True, help="checkpoint to write")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--resume", help="checkpoint to begin with, without its optimiser's state")
-    parser.add_argument("--stages", type=int, nargs="+", default=list(range(len(STAGES))), help="which ones, from 0")
+    parser.add_argument("--stages", type=int, nargs="+", choices=range(len(STAGES)), default=list(range(len(STAGES))), help="which ones")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="training time of all stages; each gets its share of it")
     parser.add_argument("--steps-scale", type=float, default=0.0, help="end stages by steps: this many times those of the table")
     parser.add_argument("--seed", type=int, default=1)
