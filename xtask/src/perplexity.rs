@@ -66,9 +66,7 @@ impl Args {
 
     fn perplexity(&self, run: &Run, record: &Record, text: &str) -> Result<f64> {
         let model = drive::open(&self.checked.path(&run.model)?)?;
-        let tokenizer = &model.tokenizer;
-        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
-        let tokens = tokenizer.encode(text, true, false);
+        let (tokens, bos) = (model.tokenizer.encode(text, true, false), model.tokenizer.leading_bos());
         let chunks = Chunks::new(tokens, record.context, 0, Some(record.chunks), bos)?;
         ensure!(
             chunks.count() == record.chunks as usize,

@@ -26,7 +26,7 @@ const CPU_FACTOR: f64 = 1.25;
 /// Cases of a model from which on its statistics are held to the narrower factors.
 const MANY_CASES: usize = 5;
 
-/// Check tokens and log-probabilities against a file of reference runs.
+/// Check tokens and log-probabilities against a file of reference runs; a GPU's default types also against the CPU's.
 #[derive(clap::Args)]
 pub struct Args {
     /// File of reference runs.

@@ -1,11 +1,11 @@
 //! `tailrace bench`: measures steps.
 
 use std::cell::RefCell;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use tailrace_device::{LoadOptions, Loader, Rates};
 use tailrace_engine::{Handle, LoadError, OpenModel, SamplingParams, start_shape};
@@ -15,7 +15,8 @@ use tailrace_plan::{Limits, ModelSpec};
 
 use crate::args::LimitArgs;
 use crate::device::{self, Device, DeviceArgs};
-use crate::path::{shown, stem};
+use crate::file::append;
+use crate::path::stem;
 use crate::report::ReportArgs;
 use crate::session::{Progress, Session};
 use crate::{limits, report, size, stderr};
@@ -279,11 +280,7 @@ struct Output {
 
 impl Output {
     fn new(args: &OutputArgs) -> Result<Self> {
-        let open = |path: &Path| {
-            let file = OpenOptions::new().append(true).create(true).open(path);
-            file.with_context(|| format!("cannot write {}", shown(path)))
-        };
-        Ok(Output { file: args.out.as_deref().map(open).transpose()?, rows: 0, failed: None })
+        Ok(Output { file: args.out.as_deref().map(append).transpose()?, rows: 0, failed: None })
     }
 
     fn row(&mut self, row: &Row) {

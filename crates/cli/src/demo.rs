@@ -16,7 +16,6 @@ use tailrace_types::Bytes;
 
 use crate::bench::tokens;
 use crate::device::{self, Device, DeviceArgs};
-use crate::eval::bos;
 use crate::path::stem;
 use crate::session::Session;
 use crate::stderr;
@@ -93,8 +92,7 @@ fn series(model: &OpenModel, device: &Device, wanted: Option<u32>) -> Result<Ser
     let is_gpu = device.free_bytes.is_some();
     let length = wanted.unwrap_or(if is_gpu { most } else { most.min(CPU_TOKENS) });
     ensure!(length <= most, "--tokens {length}: the model was trained for {most} and an answer; lower it");
-    let tokenizer = &model.tokenizer;
-    let encode = |text: &str| tokenizer.encode(text, false, false);
-    let encoder = Encoder { encode: &encode, bos: bos(model) };
+    let encode = |text: &str| model.tokenizer.encode(text, false, false);
+    let encoder = Encoder { encode: &encode, bos: model.tokenizer.leading_bos() };
     Ok(Trial::series(encoder, &Haystack::MadeUp, &DEPTHS, length, SEED)?)
 }

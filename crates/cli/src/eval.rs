@@ -5,7 +5,7 @@ mod logits;
 mod needle;
 mod ppl;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -17,8 +17,8 @@ use tailrace_measure::chart::Heading;
 use tailrace_types::TokenId;
 
 use crate::args::{LimitArgs, ModelArgs};
-use crate::new_file::NewFile;
-use crate::path::{shown, stem};
+use crate::file::{NewFile, append};
+use crate::path::stem;
 use crate::prompt;
 use crate::session::Session;
 use crate::stdout::print;
@@ -27,7 +27,8 @@ use crate::stdout::print;
 const LOGIT_ROWS: u32 = 32;
 
 /// A comparison of a window that nothing has left cannot fail.
-const EMPTY_TAIL: &str = "nothing was read from the tail, so nothing is shown; take longer texts, a smaller window or cap, or shorter chunks (-ub)";
+const EMPTY_TAIL: &str = "nothing was read from the tail, so nothing is shown; take longer texts, a smaller window or cap, or \
+                          shorter chunks (-ub)";
 
 /// What is compared with is not what it should be.
 const NOT_RESIDENT: &str = "the run that should be resident read from the tail: there is too little memory for it";
@@ -114,11 +115,7 @@ struct Output {
 
 impl Output {
     fn new(args: &OutputArgs) -> Result<Self> {
-        let open = |path: &PathBuf| {
-            let file = OpenOptions::new().append(true).create(true).open(path);
-            file.with_context(|| format!("cannot write {}", shown(path)))
-        };
-        Ok(Output { json: args.json, file: args.out.as_ref().map(open).transpose()? })
+        Ok(Output { json: args.json, file: args.out.as_deref().map(append).transpose()? })
     }
 
     /// Writes a result: `row` for programs, `table` for people.
@@ -223,13 +220,8 @@ impl Model {
 
     /// The beginning-of-text token, where the model wants one.
     fn bos(&self) -> Option<TokenId> {
-        bos(&self.open)
+        self.open.tokenizer.leading_bos()
     }
-}
-
-/// The beginning-of-text token, where the model wants one.
-pub(crate) fn bos(model: &OpenModel) -> Option<TokenId> {
-    model.tokenizer.bos().filter(|_| model.tokenizer.adds_bos())
 }
 
 /// Refuses a window that nothing would leave: what is evaluated then is the resident cache.

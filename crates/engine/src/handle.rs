@@ -84,8 +84,7 @@ impl Handle {
     fn check(&self, request: &mut Request) -> Result<(), EngineError> {
         let Shared { plan: Plan { limits, vocab, .. }, tokenizer, .. } = &*self.shared;
         if request.prompt.is_empty() {
-            let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
-            request.prompt.push(bos.ok_or(EngineError::EmptyPrompt)?);
+            request.prompt.push(tokenizer.leading_bos().ok_or(EngineError::EmptyPrompt)?);
         }
         let (tokens, cells) = (request.prompt.len() + request.forced.len(), limits.sequence_cells());
         if tokens > cells as usize {

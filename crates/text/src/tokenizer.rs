@@ -216,6 +216,11 @@ impl Tokenizer {
         self.add_bos
     }
 
+    /// What `encode(.., add_special = true, ..)` puts first.
+    pub fn leading_bos(&self) -> Option<TokenId> {
+        self.bos.filter(|_| self.add_bos)
+    }
+
     /// Whether text at the start of a sequence is encoded with an added leading space, which
     /// decoding from the start takes away again.
     pub fn adds_space_prefix(&self) -> bool {

@@ -1,10 +1,9 @@
 //! One engine reads the document and is asked.
 
 use std::io::Write;
-use std::iter;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use tailrace_device::LoadOptions;
 use tailrace_engine::{Event, Handle, LogitsWanted, OpenModel, Request, Stats};
 use tailrace_measure::eval::{ANSWER_ROOM, LogitRows, RowSource, Series, Trial};
@@ -46,20 +45,19 @@ impl<'a> Stage<'a> {
         };
         let plan = |limits: &Limits| model.plan(limits, device.loader.as_ref());
         // A decoding step keeps cells where the workspace of prefill was: shorter chunks leave more to the tail.
-        let chunks = iter::successors(Some(device.chunk), |chunk| Some(chunk / 2).filter(|&chunk| chunk >= CHUNK_MIN));
-        let mut rolling = Err(anyhow!("there is no plan"));
-        for chunk in chunks {
+        let mut chunk = device.chunk;
+        let rolling = loop {
             let windowed = plan(&Limits { chunk, window_cells: Some(longest / WINDOW_SHARE), ..limits.clone() })?;
             // The cap, not the window, is what the run is given.
             let cap = windowed.memory.device_bytes();
             let capped = plan(&Limits { chunk, device_bytes_max: Some(cap), ..limits.clone() })?;
-            let kept = capped.window_cells_decode();
-            rolling = Ok(capped);
-            if u64::from(kept) * DECODE_SHARE <= u64::from(longest) {
-                break;
+            let few_are_kept = u64::from(capped.window_cells_decode()) * DECODE_SHARE <= u64::from(longest);
+            if few_are_kept || chunk / 2 < CHUNK_MIN {
+                break capped;
             }
-        }
-        Ok(Stage { model, device, series, rolling: rolling?, resident: plan(&limits)? })
+            chunk /= 2;
+        };
+        Ok(Stage { model, device, series, rolling, resident: plan(&limits)? })
     }
 }
 

@@ -62,15 +62,11 @@ impl Difference {
         let (mut count, mut differ, mut largest) = (0, 0, 0.0_f32);
         loop {
             match (a.next(), b.next()) {
+                (Some(a), Some(b)) if a.to_bits() == b.to_bits() => {}
                 (Some(a), Some(b)) => {
-                    differ += usize::from(a.to_bits() != b.to_bits());
                     // What is no number is as far as can be.
-                    let distance = (a - b).abs();
-                    largest = largest.max(if distance.is_nan() && a.to_bits() != b.to_bits() {
-                        f32::INFINITY
-                    } else {
-                        distance
-                    });
+                    let distance = Some((a - b).abs()).filter(|distance| !distance.is_nan());
+                    (differ, largest) = (differ + 1, largest.max(distance.unwrap_or(f32::INFINITY)));
                 }
                 (None, None) => break,
                 _ => (differ, largest) = (differ + 1, f32::INFINITY),
@@ -88,6 +84,8 @@ impl fmt::Display for Difference {
     }
 }
 
+/// Decides whether the passes show what they are for.
+///
 /// # Errors
 ///
 /// An answer is wrong, the passes differ, or the tail was not needed.

@@ -58,9 +58,8 @@ pub(crate) fn run(args: &CompanyArgs) -> Result<()> {
             args.requests, args.tokens, args.predict
         )
     })?;
-    let windowed = LimitArgs { context: Some(context), parallel: args.requests, ..given.clone() };
-    let window = if spills(&windowed) { windowed.kv_window } else { Some(WINDOW) };
-    let windowed = LimitArgs { kv_window: window, ..windowed };
+    let kv_window = if spills(given) { given.kv_window } else { Some(WINDOW) };
+    let windowed = LimitArgs { context: Some(context), parallel: args.requests, kv_window, ..given.clone() };
     check_window(&LimitArgs { context: of_one, ..windowed.clone() })?;
     let limits = resident(&windowed);
 

@@ -20,7 +20,7 @@ use super::{
     spills, tail_read,
 };
 use crate::args::{Activations, LimitArgs, ModelArgs, kv_type};
-use crate::new_file::NewFile;
+use crate::file::NewFile;
 use crate::path::shown;
 use crate::session::{Progress, Session};
 use crate::{size, stderr};

@@ -16,7 +16,7 @@ use tailrace_measure::eval::{
 
 use super::{LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, heading, row, tail_read};
 use crate::args::{LimitArgs, ModelArgs};
-use crate::new_file::NewFile;
+use crate::file::NewFile;
 use crate::path::shown;
 use crate::session::{Progress, Session};
 use crate::stderr;

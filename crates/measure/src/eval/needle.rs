@@ -207,8 +207,6 @@ pub struct Trial {
     pub question: String,
     /// Tokens of the document, before the question.
     document: usize,
-    /// What stands behind the document.
-    asking: String,
     /// Tokens before the needle; none if what is asked for is nowhere.
     pub needle_at: Option<usize>,
     /// What comes before the answer in a full sentence.
@@ -233,7 +231,7 @@ pub struct Place {
 pub struct Series {
     /// What all prompts begin with.
     pub document: Vec<TokenId>,
-    /// A question for each needle in order of depths, then one for a name that is nowhere, whose answer is [`UNKNOWN`].
+    /// A question for each of the depths as they were given, then one for a name that is nowhere, whose answer is [`UNKNOWN`].
     pub trials: Vec<Trial>,
 }
 
@@ -261,7 +259,7 @@ impl Trial {
         for &name in &names[1..] {
             needles.push((draw.fraction(), Needle::new(kind, name, &mut draw)));
         }
-        let question = encoder.count(&needles[0].1.question());
+        let question = encoder.count(&asking(&needles[0].1.question()));
         let (document, places) = hide(encoder, haystack, &mut draw, &needles, place.length as usize, question)?;
         Ok(needles[0].1.ask(encoder, &document, Some(places[0])))
     }
@@ -284,7 +282,7 @@ impl Trial {
         let needles: Vec<_> = depths.iter().zip(&names).map(|(&depth, &name)| (depth, needle(name))).collect();
         let nowhere = Needle { answer: UNKNOWN.to_owned(), ..needle(names[depths.len()]) };
         let all = || needles.iter().map(|(_, needle)| needle).chain([&nowhere]);
-        let question = all().map(|needle| encoder.count(&needle.question())).max().unwrap_or(0);
+        let question = all().map(|needle| encoder.count(&asking(&needle.question()))).max().unwrap_or(0);
         let (document, places) = hide(encoder, haystack, &mut draw, &needles, length as usize, question)?;
         let places = places.into_iter().map(Some).chain([None]);
         let trials = all().zip(places).map(|(needle, place)| needle.ask(encoder, &document, place)).collect();
@@ -308,10 +306,10 @@ fn hide(
         return Err(EvalError::Room { tokens: length, needed: 2 * fixed });
     }
     let first = draw.below(1 << 20);
-    let (mut sentences, mut document) = (Vec::new(), join(encoder, &[], needles));
+    let (mut sentences, (mut document, mut places)) = (Vec::new(), join(encoder, &[], needles));
     // Sentences that are joined have fewer tokens than alone, so their number is found by trying: too many, then fewer.
-    while document.0.len() + question <= length {
-        let tokens = document.0.len() + question;
+    while document.len() + question <= length {
+        let tokens = document.len() + question;
         let of_one = (tokens.saturating_sub(fixed) / sentences.len().max(1)).max(1);
         // What one takes is known when there is one.
         let more = if sentences.is_empty() { 1 } else { (length - tokens) / of_one + 1 };
@@ -321,18 +319,18 @@ fn hide(
         for _ in 0..more {
             sentences.push(haystack.sentence(first + sentences.len(), draw));
         }
-        document = join(encoder, &sentences, needles);
+        (document, places) = join(encoder, &sentences, needles);
     }
-    while document.0.len() + question > length {
-        let of_one = (document.0.len() / sentences.len().max(1)).max(1);
-        let excess = document.0.len() + question - length;
+    while document.len() + question > length {
+        let of_one = (document.len() / sentences.len().max(1)).max(1);
+        let excess = document.len() + question - length;
         sentences.truncate(sentences.len() - (excess / of_one / 2 + 1).min(sentences.len()));
         if sentences.is_empty() {
             return Err(EvalError::Room { tokens: length, needed: 2 * (fixed + of_one) });
         }
-        document = join(encoder, &sentences, needles);
+        (document, places) = join(encoder, &sentences, needles);
     }
-    Ok(document)
+    Ok((document, places))
 }
 
 /// The tokens of `sentences` with `needles` among them at their depths, and how many are before each needle.
@@ -380,27 +378,35 @@ impl Needle {
         }
     }
 
+    fn lead(&self) -> String {
+        format!("The {} of {} is", self.what, self.name)
+    }
+
     fn sentence(&self) -> String {
-        format!("The {} of {} is {}. ", self.what, self.name, self.answer)
+        format!("{} {}. ", self.lead(), self.answer)
     }
 
     fn question(&self) -> String {
-        format!("\nQuestion: What is the {} of {}?\nAnswer:", self.what, self.name)
+        format!("What is the {} of {}?", self.what, self.name)
     }
 
     /// The question for this needle, after `document`.
     fn ask(&self, encoder: Encoder<'_>, document: &[TokenId], needle_at: Option<usize>) -> Trial {
         Trial {
-            prompt: [document, &encoder.tokens(&self.question())].concat(),
+            prompt: [document, &encoder.tokens(&asking(&self.question()))].concat(),
             document: document.len(),
-            asking: self.question(),
-            question: format!("What is the {} of {}?", self.what, self.name),
+            question: self.question(),
             needle_at,
-            lead: format!(" The {} of {} is", self.what, self.name),
+            lead: format!(" {}", self.lead()),
             answer: self.answer.clone(),
             bos: encoder.bos,
         }
     }
+}
+
+/// What stands behind a document to ask `question`, as the models of `tools/needle` are trained.
+fn asking(question: &str) -> String {
+    format!("\nQuestion: {question}\nAnswer:")
 }
 
 /// What became of a trial.
@@ -451,7 +457,7 @@ impl Trial {
     /// The prompt with the beginning of the answer's sentence, and the tokens that follow in it: those of the text as a whole,
     /// since words may begin in the token before.
     fn led(&self, encoder: Encoder<'_>) -> (Vec<TokenId>, Vec<TokenId>) {
-        let led = format!("{}{}", self.asking, self.lead);
+        let led = asking(&self.question) + &self.lead;
         let (before, whole) = (encoder.tokens(&led), encoder.tokens(&format!("{led} {}", self.answer)));
         let common = before.iter().zip(&whole).take_while(|(a, b)| a == b).count();
         ([&self.prompt[..self.document], &whole[..common]].concat(), whole[common..].to_vec())
@@ -612,7 +618,7 @@ mod tests {
             let trial = Trial::new(encoder, &Haystack::MadeUp, NeedleKind::Number, place, 3).expect("room");
             let (prompt, answer) = trial.led(encoder);
             assert!(prompt.starts_with(&trial.prompt[..trial.document]) && (1..=8).contains(&answer.len()));
-            let whole = encoder.tokens(&format!("{}{} {}", trial.asking, trial.lead, trial.answer));
+            let whole = encoder.tokens(&format!("{}{} {}", asking(&trial.question), trial.lead, trial.answer));
             assert_eq!([&prompt[trial.document..], &answer].concat(), whole);
         }
     }
@@ -621,6 +627,18 @@ mod tests {
     fn more_needles_than_names_are_refused() {
         let error = Trial::series(ENCODER, &Haystack::MadeUp, &[0.5; 16], 9000, 0).expect_err("too many").to_string();
         assert!(error.contains("17 needles") && error.contains("names for 16"), "{error}");
+    }
+
+    #[test]
+    fn text_that_cannot_fill_a_document_is_refused() {
+        let place = Place { length: 300, depth: 0.5 };
+        let none = Encoder { encode: &|_| Vec::new(), bos: None };
+        let error = Trial::new(none, &Haystack::MadeUp, NeedleKind::Number, place, 0).expect_err("no tokens");
+        assert!(matches!(error, EvalError::Sentences), "{error}");
+        // A single sentence is longer than the room.
+        let long = Haystack::of(&"x".repeat(SENTENCE_MAX));
+        let error = Trial::new(ENCODER, &long, NeedleKind::Number, place, 0).expect_err("no room");
+        assert!(matches!(error, EvalError::Room { tokens: 300, .. }), "{error}");
     }
 
     #[test]

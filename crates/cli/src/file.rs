@@ -1,13 +1,19 @@
-//! Files that are written anew.
+//! Files that are written.
 
 use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use tempfile::{Builder, NamedTempFile};
 
 use crate::path::shown;
+
+/// A file to add lines to; made if it is not there.
+pub(crate) fn append(path: &Path) -> Result<File> {
+    let file = File::options().append(true).create(true).open(path);
+    file.with_context(|| format!("cannot write {}", shown(path)))
+}
 
 /// A file that appears under its name when it is complete: until then, and if it never is, what was there before stays.
 pub(crate) struct NewFile {
@@ -29,8 +35,10 @@ impl NewFile {
     ///
     /// Nothing can be written there. Errors name the file, here and later.
     pub(crate) fn create(path: &Path) -> Result<Self> {
-        let target = Self::open(path).map_err(|error| named(path, &error))?;
-        Ok(NewFile { to: BufWriter::new(target), path: path.to_owned() })
+        // Of a link what it points to is written, not the link.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let target = Self::open(&path).map_err(|error| named(&path, &error))?;
+        Ok(NewFile { to: BufWriter::new(target), path })
     }
 
     fn open(path: &Path) -> io::Result<Target> {
@@ -112,6 +120,15 @@ mod tests {
         file.finish().expect("ended");
         assert_eq!(fs::read_to_string(&path).expect("a file"), "after");
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "nothing is left beside it");
+        #[cfg(unix)]
+        {
+            let link = folder.path().join("link");
+            std::os::unix::fs::symlink(&path, &link).expect("a link");
+            let mut file = NewFile::create(&link).expect("a place");
+            file.write_all(b"through").expect("written");
+            file.finish().expect("ended");
+            assert_eq!(fs::read_to_string(&path).expect("a file"), "through");
+        }
     }
 
     #[test]
