@@ -62,7 +62,13 @@ impl CudaLoader {
         let card = Card::new(driver.capability(), driver.multiprocessors());
         let opened = driver.used_bytes();
         let driver_bytes = if opened == 0 { 0 } else { (opened + SEAL_BYTES).next_multiple_of(ALLOCATION_UNIT) };
-        CudaLoader { driver, sizes: Sizes { card, driver_bytes } }
+        CudaLoader { driver, sizes: Sizes::new(card, driver_bytes) }
+    }
+
+    /// The same with as short a ring for small models as there can be, so that tails of a few blocks go round it: for tests.
+    #[must_use]
+    pub fn with_short_ring(self) -> Self {
+        CudaLoader { sizes: self.sizes.with_short_ring(), ..self }
     }
 
     /// Device memory that is free now, in bytes, counted as a cap is: what this process already holds is included.

@@ -18,8 +18,12 @@ const RING_BYTES: u64 = 128 << 20;
 /// hundreds of MiB.
 const RING_BYTES_MAX: u64 = 1 << 30;
 
-/// A model's ring takes no more than this part of its weights.
+/// A model's ring takes no more than this part of its weights, or `RING_BYTES_MIN`.
 const RING_WEIGHTS_PART: u64 = 8;
+
+/// What the ring of a small model may take all the same. A launch takes no more of the tail than half of the ring and then waits for the link: with
+/// 1 MiB a model of 3 MB read its tail at 26 GB/s, with 4 MiB at 44, with 8 MiB at 51 and with 32 MiB at 52.
+const RING_BYTES_MIN: u64 = 8 << 20;
 
 /// Slots of the ring at least, so that copies and kernels overlap.
 const RING_SLOTS_MIN: u64 = 8;
@@ -62,12 +66,6 @@ pub(crate) fn matrix_input(bucket: Bucket, ty: WeightType, activations: Activati
     }
 }
 
-/// Slots of a ring of `bytes` bytes, for a model of `weight_bytes`.
-fn ring_slots(bytes: u64, slot_bytes: u64, weight_bytes: u64) -> u32 {
-    let bytes = bytes.min(weight_bytes / RING_WEIGHTS_PART);
-    (bytes / slot_bytes.max(1)).max(RING_SLOTS_MIN) as u32
-}
-
 /// The sizes of a card whose process holds `driver_bytes` beside its arenas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
@@ -75,6 +73,26 @@ pub struct Sizes {
     pub card: Card,
     /// Context, code and graphs.
     pub driver_bytes: u64,
+    /// Bytes of the ring at least.
+    ring_bytes_min: u64,
+}
+
+impl Sizes {
+    /// The sizes of that card.
+    pub fn new(card: Card, driver_bytes: u64) -> Self {
+        Sizes { card, driver_bytes, ring_bytes_min: RING_BYTES_MIN }
+    }
+
+    /// The same with as short a ring for small models as there can be.
+    pub(crate) fn with_short_ring(self) -> Self {
+        Sizes { ring_bytes_min: 0, ..self }
+    }
+
+    /// Slots of a ring of up to `bytes` bytes, for a model of `weight_bytes`.
+    fn ring(&self, bytes: u64, slot_bytes: u64, weight_bytes: u64) -> u32 {
+        let bytes = bytes.min(self.ring_bytes_min.max(weight_bytes / RING_WEIGHTS_PART));
+        (bytes / slot_bytes.max(1)).max(RING_SLOTS_MIN) as u32
+    }
 }
 
 impl DeviceSizes for Sizes {
@@ -120,11 +138,11 @@ impl DeviceSizes for Sizes {
     }
 
     fn ring_slots(&self, slot_bytes: u64, weight_bytes: u64) -> u32 {
-        ring_slots(RING_BYTES, slot_bytes, weight_bytes)
+        self.ring(RING_BYTES, slot_bytes, weight_bytes)
     }
 
     fn ring_slots_max(&self, slot_bytes: u64, weight_bytes: u64) -> u32 {
-        ring_slots(RING_BYTES_MAX, slot_bytes, weight_bytes)
+        self.ring(RING_BYTES_MAX, slot_bytes, weight_bytes)
     }
 
     fn step_bytes(&self, limits: &Limits, gathered_row_bytes: u64) -> u64 {

@@ -22,7 +22,7 @@ fn card(test: &str) -> Option<(MutexGuard<'static, ()>, CudaLoader)> {
     match tailrace_cuda::available() {
         Ok(()) => {
             let in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
-            Some((in_use, CudaLoader::open(0).expect("the card opens")))
+            Some((in_use, CudaLoader::open(0).expect("the card opens").with_short_ring()))
         }
         Err(reason) => {
             // Past the capture of output: a test that did not run says so.

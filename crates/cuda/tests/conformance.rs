@@ -10,7 +10,7 @@ use tailrace_cuda::driver::emulated::{Emulated, Order};
 use tailrace_device::conformance::{Precision, Reference, cases, failures, row_law, row_law_cases};
 
 fn device() -> CudaLoader {
-    CudaLoader::on(Arc::new(Emulated::new(Order::LinkFirst)))
+    CudaLoader::on(Arc::new(Emulated::new(Order::LinkFirst))).with_short_ring()
 }
 
 #[test]

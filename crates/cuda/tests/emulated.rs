@@ -21,7 +21,7 @@ use tailrace_device::{LoadOptions, Loader, Row, Submission, WeightSource};
 use tailrace_types::{BLOCK_CELLS, SlotId, TokenId};
 
 fn emulated(order: Order) -> CudaLoader {
-    CudaLoader::on(Arc::new(Emulated::new(order)))
+    CudaLoader::on(Arc::new(Emulated::new(order))).with_short_ring()
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn what_was_loaded_in_part_or_whole_is_given_back() {
     let mut failed = 0;
     loop {
         let driver = Arc::new(Emulated::new(Order::ComputeFirst));
-        let loader = CudaLoader::on(Arc::<Emulated>::clone(&driver));
+        let loader = CudaLoader::on(Arc::<Emulated>::clone(&driver)).with_short_ring();
         let plan = Plan::new(golden.model.spec(), &limits, &loader).expect("it fits");
         driver.give_only(failed);
         let loaded = loader.load(plan, WeightSource::Synthetic { seed: 1 }, LoadOptions::default(), &mut |_| ());

@@ -1,7 +1,7 @@
 //! What plans for a card promise about their workspace and partials.
 
 use tailrace_cuda::{Card, Sizes};
-use tailrace_device::plan::{Limits, Plan, RowKind};
+use tailrace_device::plan::{DeviceSizes, Limits, Plan, RowKind};
 use tailrace_models::shapes;
 
 const CONTEXT: u32 = 131_072;
@@ -12,7 +12,7 @@ fn plan(shape: &str, context: u32) -> Plan {
 
 fn plan_under(shape: &str, limits: Limits) -> Plan {
     let model = shapes::read(shape).expect("a known shape");
-    let sizes = Sizes { card: Card::new((9, 0), 132), driver_bytes: 600 << 20 };
+    let sizes = Sizes::new(Card::new((9, 0), 132), 600 << 20);
     Plan::new(&model.spec, &Limits { chunk: Limits::CHUNK_GPU, ..limits }, &sizes).expect("it fits")
 }
 
@@ -56,6 +56,15 @@ fn a_ring_holds_a_layers_tail_where_sliding_layers_lie_between() {
     for shape in ["qwen2.5-7b:q4_k", "qwen2.5-14b:q8_0", "qwen3-8b:q8_0", "llama3-8b:q4_k"] {
         assert_eq!(windowed(shape, 8).0, 128 << 20, "{shape}");
     }
+}
+
+#[test]
+fn the_ring_of_a_small_model_is_no_more_than_an_eighth_of_its_weights_or_8_mib() {
+    let sizes = Sizes::new(Card::new((9, 0), 132), 0);
+    let slots = |slot_kib: u64, weights_mib: u64| sizes.ring_slots(slot_kib << 10, weights_mib << 20);
+    assert_eq!([slots(128, 3), slots(128, 64), slots(128, 80)], [64, 64, 80]);
+    assert_eq!(slots(4096, 3), 8, "slots at least");
+    assert_eq!(sizes.ring_slots_max(128 << 10, 3 << 20), 64);
 }
 
 #[test]
