@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
@@ -17,6 +17,7 @@ use crate::args::LimitArgs;
 use crate::device::{self, Device, DeviceArgs};
 use crate::file::append;
 use crate::path::stem;
+use crate::picture::{Picture, PictureArgs};
 use crate::report::ReportArgs;
 use crate::session::{Progress, Session};
 use crate::{limits, report, size, stderr};
@@ -36,7 +37,8 @@ enum What {
     Decode(CellArgs),
     /// Chunks of a prompt, at each depth.
     Prefill(CellArgs),
-    /// Resident steps, then the same with more and more of the cache in the tail.
+    /// Resident steps, then the same with more and more of the cache in the tail. Its picture is speed against the tail, beside
+    /// the laws.
     Ladder(LadderArgs),
     /// Rates of the device and its link.
     Link(LinkArgs),
@@ -86,9 +88,8 @@ struct LadderArgs {
     /// Caps on device memory, one rung each.
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = size::parse)]
     targets: Vec<u64>,
-    /// Draw the ladder: speed against the tail, beside the laws. More ladders than one are below each other.
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    #[command(flatten)]
+    picture: PictureArgs,
 }
 
 #[derive(Debug, Args)]
@@ -134,22 +135,22 @@ pub(crate) fn tokens(text: &str) -> Result<u32, String> {
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     match &args.what {
-        What::Decode(cells) => measure(cells, &[Phase::Decode], &[], None),
-        What::Prefill(cells) => measure(cells, &[Phase::Prefill], &[], None),
+        What::Decode(cells) => measure(cells, &[Phase::Decode], &[], Picture::default()),
+        What::Prefill(cells) => measure(cells, &[Phase::Prefill], &[], Picture::default()),
         What::Ladder(ladder) => {
             let tails = ladder.tail.iter().map(|&bytes| Spill::Tail(bytes));
             let spills: Vec<_> = tails.chain(ladder.targets.iter().map(|&bytes| Spill::Target(bytes))).collect();
             ensure!(!spills.is_empty(), "a ladder needs rungs: --tail SIZE,... or --targets SIZE,...");
             let phases: Vec<_> = ladder.phase.iter().map(|&phase| phase.into()).collect();
-            measure(&ladder.cells, &phases, &spills, ladder.svg.as_deref())
+            measure(&ladder.cells, &phases, &spills, Picture::new(&ladder.picture)?)
         }
         What::Link(link) => measure_link(link),
         What::Report(args) => report::run(args),
     }
 }
 
-/// Measures the cells; with `spills` a ladder, and with `svg` its picture.
-fn measure(args: &CellArgs, phases: &[Phase], spills: &[Spill], svg: Option<&Path>) -> Result<()> {
+/// Measures the cells; with `spills` a ladder, of which there can be a picture.
+fn measure(args: &CellArgs, phases: &[Phase], spills: &[Spill], picture: Picture) -> Result<()> {
     ensure!(args.limits.parallel == 1, "-np {}: one sequence is measured", args.limits.parallel);
     let subject = Subject::open(args)?;
     let mut notes = Vec::new();
@@ -183,7 +184,7 @@ fn measure(args: &CellArgs, phases: &[Phase], spills: &[Spill], svg: Option<&Pat
         spills => bench.ladder(&resolved.limits, spills),
     };
     // A ladder that broke off is drawn as far as it came; that it broke off is said first.
-    let drawn = svg.filter(|_| !rows.is_empty()).map_or(Ok(()), |path| report::write_ladders(path, rows));
+    let drawn = if rows.is_empty() { Ok(()) } else { picture.draw(|| report::ladders(rows)) };
     measured?;
     output.end()?;
     drawn

@@ -17,7 +17,7 @@ use tailrace_measure::chart::Heading;
 use tailrace_types::TokenId;
 
 use crate::args::{LimitArgs, ModelArgs};
-use crate::file::{NewFile, append};
+use crate::file::append;
 use crate::path::stem;
 use crate::prompt;
 use crate::session::Session;
@@ -72,30 +72,6 @@ struct OutputArgs {
     /// Append the lines of JSON to this file.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-}
-
-/// Where a picture goes.
-#[derive(Debug, Args)]
-struct PictureArgs {
-    /// Draw the result to this file (SVG).
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
-}
-
-/// A picture to be drawn. Whether its file can be written is known before anything is computed.
-struct Picture(Option<NewFile>);
-
-impl Picture {
-    fn new(args: &PictureArgs) -> Result<Self> {
-        Ok(Picture(args.svg.as_deref().map(NewFile::create).transpose()?))
-    }
-
-    /// Writes what `svg` draws, where a picture is wanted.
-    fn draw(self, svg: impl FnOnce() -> String) -> Result<()> {
-        let Some(mut file) = self.0 else { return Ok(()) };
-        file.write_all(svg().as_bytes())?;
-        file.finish()
-    }
 }
 
 /// What is above a picture.

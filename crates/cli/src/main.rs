@@ -13,6 +13,7 @@ mod inspect;
 mod interrupt;
 mod limits;
 mod path;
+mod picture;
 mod plan;
 mod prompt;
 mod report;

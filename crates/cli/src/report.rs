@@ -1,6 +1,7 @@
 //! `tailrace bench report`: tables and pictures of rows that were kept.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -8,6 +9,7 @@ use clap::Args;
 use tailrace_measure::chart::stack;
 use tailrace_measure::{Row, Source, pictures, report};
 
+use crate::file::NewFile;
 use crate::path::{shown, stem};
 use crate::stderr;
 
@@ -45,16 +47,12 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
     Ok(())
 }
 
-/// Writes the ladders of `rows`, one below the other, to one file.
-///
-/// # Errors
-///
-/// The file cannot be written.
-pub(crate) fn write_ladders(path: &Path, rows: Vec<Row>) -> Result<()> {
-    let pictures = pictures(&[Source { label: "measured".to_owned(), rows }]);
-    match &pictures[..] {
-        [picture] => write(path, &picture.svg),
-        pictures => write(path, &stack(&pictures.iter().map(|picture| picture.svg.clone()).collect::<Vec<_>>())),
+/// The ladders of `rows`, one below the other, as one picture.
+pub(crate) fn ladders(rows: Vec<Row>) -> String {
+    let mut pictures = pictures(&[Source { label: "measured".to_owned(), rows }]);
+    match &mut pictures[..] {
+        [picture] => std::mem::take(&mut picture.svg),
+        pictures => stack(&pictures.iter().map(|picture| picture.svg.clone()).collect::<Vec<_>>()),
     }
 }
 
@@ -74,5 +72,7 @@ fn label(path: &Path, others: &[Source]) -> String {
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", shown(path)))
+    let mut file = NewFile::create(path)?;
+    file.write_all(text.as_bytes())?;
+    file.finish()
 }

@@ -1,15 +1,13 @@
 //! `tailrace run`: continues a prompt.
 
-use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use tailrace_engine::{DoneReason, Request};
 
 use crate::args::RunArgs;
+use crate::file::NewFile;
 use crate::generate::{self, generate};
-use crate::path::shown;
 use crate::session::{Prompt, Session};
 use crate::summary::Summary;
 use crate::{interrupt, prompt, sampling, stderr};
@@ -25,7 +23,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<bool> {
         !tokens.is_empty(),
         "the prompt is empty, and this model has no beginning-of-text token to start from; give one with -p TEXT or -f FILE"
     );
-    let stats_file = args.stats.as_deref().map(create).transpose()?;
+    let stats_file = args.stats.as_deref().map(NewFile::create).transpose()?;
     let prompt = Prompt { tokens: tokens.len(), max_tokens };
     let session = Session::start(model, &args.model.limits, Some(prompt), args.verbose)?;
     interrupt::install()?;
@@ -49,8 +47,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<bool> {
     // Whatever happened, what was produced is on standard output; the summary says how far it got.
     let summary = Summary::new(&session, outcome.stats)?;
     stderr::line(&summary);
-    if let Some((mut file, path)) = stats_file {
-        writeln!(file, "{:#}", summary.to_json()).with_context(|| cannot_write(path))?;
+    if let Some(mut file) = stats_file {
+        writeln!(file, "{:#}", summary.to_json())?;
+        file.finish()?;
     }
     session.handle.stop();
     match outcome.result? {
@@ -70,15 +69,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<bool> {
 /// In a terminal, text and summary must not share a line; anywhere else standard output is the text alone.
 fn wants_newline(last: Option<u8>, terminal: bool) -> bool {
     terminal && last.is_some_and(|byte| byte != b'\n')
-}
-
-fn create(path: &Path) -> Result<(File, &Path)> {
-    let file = File::create(path).with_context(|| cannot_write(path))?;
-    Ok((file, path))
-}
-
-fn cannot_write(path: &Path) -> String {
-    format!("cannot write the statistics file {}", shown(path))
 }
 
 #[cfg(test)]

@@ -10,10 +10,10 @@ use tailrace_measure::chart::{self, HeatMap};
 use tailrace_measure::eval::{Company, SameAnswers};
 
 use super::{
-    EMPTY_TAIL, Model, NOT_RESIDENT, Output, OutputArgs, Picture, PictureArgs, TailReads, check_window, heading,
-    resident, row, spills,
+    EMPTY_TAIL, Model, NOT_RESIDENT, Output, OutputArgs, TailReads, check_window, heading, resident, row, spills,
 };
 use crate::args::{LimitArgs, ModelArgs};
+use crate::picture::{Picture, PictureArgs};
 use crate::session::{Progress, Session};
 
 /// Cells of the window where none are named.

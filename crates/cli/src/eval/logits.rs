@@ -16,12 +16,12 @@ use tailrace_measure::eval::{
 use tailrace_types::{Bytes, KvType, TokenId};
 
 use super::{
-    EMPTY_TAIL, LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, heading, row, settings_of,
-    spills, tail_read,
+    EMPTY_TAIL, LOGIT_ROWS, Model, Output, OutputArgs, check_window, heading, row, settings_of, spills, tail_read,
 };
 use crate::args::{Activations, LimitArgs, ModelArgs, kv_type};
 use crate::file::NewFile;
 use crate::path::shown;
+use crate::picture::{Picture, PictureArgs};
 use crate::session::{Progress, Session};
 use crate::{size, stderr};
 

@@ -11,11 +11,12 @@ use tailrace_measure::eval::{ANSWER_ROOM, Encoder, Found, Haystack, NeedleKind, 
 use tailrace_types::Bytes;
 
 use super::{
-    EMPTY_TAIL, Model, NOT_RESIDENT, Output, OutputArgs, Picture, PictureArgs, TailReads, check_window, heading,
-    resident, row, spills, tail_read,
+    EMPTY_TAIL, Model, NOT_RESIDENT, Output, OutputArgs, TailReads, check_window, heading, resident, row, spills,
+    tail_read,
 };
 use crate::args::{LimitArgs, ModelArgs};
 use crate::bench::tokens;
+use crate::picture::{Picture, PictureArgs};
 use crate::prompt;
 use crate::session::{Progress, Session};
 

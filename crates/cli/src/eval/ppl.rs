@@ -14,10 +14,11 @@ use tailrace_measure::eval::{
     measure_divergence, measure_perplexity,
 };
 
-use super::{LOGIT_ROWS, Model, Output, OutputArgs, Picture, PictureArgs, check_window, heading, row, tail_read};
+use super::{LOGIT_ROWS, Model, Output, OutputArgs, check_window, heading, row, tail_read};
 use crate::args::{LimitArgs, ModelArgs};
 use crate::file::NewFile;
 use crate::path::shown;
+use crate::picture::{Picture, PictureArgs};
 use crate::session::{Progress, Session};
 use crate::stderr;
 

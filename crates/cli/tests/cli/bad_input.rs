@@ -261,7 +261,7 @@ fn statistics_that_cannot_be_written_are_found_before_anything_is_generated() {
     refused(
         &["run", "-m", &largest(), "-p", "hi", "--stats", "/no/such/folder/x"],
         1,
-        &["statistics file", "/no/such"],
+        &["cannot write /no/such/folder/x"],
     );
 }
 
