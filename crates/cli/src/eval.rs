@@ -14,10 +14,12 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use tailrace_engine::OpenModel;
 use tailrace_measure::chart::Heading;
-use tailrace_types::TokenId;
+use tailrace_plan::{Limits, Plan};
+use tailrace_types::{BLOCK_CELLS, TokenId};
 
 use crate::args::{LimitArgs, ModelArgs};
 use crate::file::append;
+use crate::limits::{self, Resolved, with_a_tail};
 use crate::path::stem;
 use crate::prompt;
 use crate::session::Session;
@@ -198,6 +200,31 @@ impl Model {
     fn bos(&self) -> Option<TokenId> {
         self.open.tokenizer.leading_bos()
     }
+}
+
+/// Chunks with which half of a sequence of `cells` tokens leaves the device, where the device's own are too long for that and none are
+/// named.
+fn shorter_chunks(model: &Model, limits: &LimitArgs, cells: u32) -> Option<u32> {
+    if !spills(limits) || limits.ubatch_size.is_some() {
+        return None;
+    }
+    // What cannot be planned is refused where it is loaded, with advice.
+    let spec = model.open.spec();
+    let Resolved { limits, device, .. } = limits::resolve(limits, spec, LOGIT_ROWS).ok()?;
+    let plan = |chunk| Ok(Plan::new(spec, &Limits { chunk, ..limits.clone() }, device.loader.as_ref())?);
+    let few_are_kept = |plan: &Plan| {
+        let cache = &plan.cache;
+        cache.spills && cache.core_frames() + cache.overlay_frames <= cells / 2 / BLOCK_CELLS
+    };
+    let found = with_a_tail(limits.chunk, plan, few_are_kept).ok()?;
+    // Under a cap that everything fits into chunks change nothing.
+    (found.cache.spills && found.limits.chunk < limits.chunk).then_some(found.limits.chunk)
+}
+
+/// The same limits with such chunks.
+fn with_shorter_chunks(model: &Model, limits: LimitArgs, cells: u32) -> LimitArgs {
+    let chunk = shorter_chunks(model, &limits, cells);
+    LimitArgs { ubatch_size: chunk.or(limits.ubatch_size), ..limits }
 }
 
 /// Refuses a window that nothing would leave: what is evaluated then is the resident cache.

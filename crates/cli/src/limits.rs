@@ -12,6 +12,9 @@ use crate::device::{self, Device};
 /// Device memory that is left alone where the user names no cap, in bytes: other programs come and go.
 const FREE_MARGIN: u64 = 512 << 20;
 
+/// Tokens of a chunk at least, where chunks are shortened.
+const CHUNK_MIN: u32 = 64;
+
 /// What a run was asked for, resolved on this machine.
 pub(crate) struct Resolved {
     pub(crate) limits: Limits,
@@ -98,6 +101,25 @@ pub(crate) fn plan(spec: &ModelSpec, resolved: &mut Resolved) -> Result<Plan> {
         ));
     }
     Ok(plan)
+}
+
+/// The plan with the longest chunks, halved from `chunk` on, that `leaves_enough` in the tail; the one with the shortest where none
+/// does.
+///
+/// A chunk of a prompt lands beside the window, and a decoding step keeps cells where the workspace of prefill was: what is to show
+/// a tail over a short text needs short chunks.
+pub(crate) fn with_a_tail(
+    mut chunk: u32,
+    plan: impl Fn(u32) -> Result<Plan>,
+    leaves_enough: impl Fn(&Plan) -> bool,
+) -> Result<Plan> {
+    loop {
+        let plan = plan(chunk)?;
+        if leaves_enough(&plan) || chunk / 2 < CHUNK_MIN {
+            return Ok(plan);
+        }
+        chunk /= 2;
+    }
 }
 
 /// A failure to start, with the memory that was to be had where that was refused.

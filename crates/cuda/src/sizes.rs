@@ -73,7 +73,7 @@ pub struct Sizes {
     pub card: Card,
     /// Context, code and graphs.
     pub driver_bytes: u64,
-    /// Bytes of the ring at least.
+    /// What the ring of a small model may take, in bytes.
     ring_bytes_min: u64,
 }
 

@@ -12,14 +12,12 @@ use tailrace_plan::{Limits, Plan, Room};
 use super::live::Live;
 use super::verdict;
 use crate::device::Device;
-use crate::limits::available_bytes;
+use crate::limits::{available_bytes, with_a_tail};
 
 /// The window is so small a part of the document, rounded up to a block.
 const WINDOW_SHARE: u32 = 32;
 /// So small a part of it may stay on the device while the answers are decoded.
 const DECODE_SHARE: u64 = 16;
-/// Tokens of a chunk at least.
-const CHUNK_MIN: u32 = 64;
 /// Rows of logits that are delivered at once.
 const LOGIT_ROWS: u32 = 256;
 
@@ -44,19 +42,14 @@ impl<'a> Stage<'a> {
             ..Limits::new(longest + ANSWER_ROOM)
         };
         let plan = |limits: &Limits| model.plan(limits, device.loader.as_ref());
-        // A decoding step keeps cells where the workspace of prefill was: shorter chunks leave more to the tail.
-        let mut chunk = device.chunk;
-        let rolling = loop {
+        let capped = |chunk| {
             let windowed = plan(&Limits { chunk, window_cells: Some(longest / WINDOW_SHARE), ..limits.clone() })?;
             // The cap, not the window, is what the run is given.
             let cap = windowed.memory.device_bytes();
-            let capped = plan(&Limits { chunk, device_bytes_max: Some(cap), ..limits.clone() })?;
-            let few_are_kept = u64::from(capped.window_cells_decode()) * DECODE_SHARE <= u64::from(longest);
-            if few_are_kept || chunk / 2 < CHUNK_MIN {
-                break capped;
-            }
-            chunk /= 2;
+            Ok(plan(&Limits { chunk, device_bytes_max: Some(cap), ..limits.clone() })?)
         };
+        let few_are_kept = |plan: &Plan| u64::from(plan.window_cells_decode()) * DECODE_SHARE <= u64::from(longest);
+        let rolling = with_a_tail(device.chunk, capped, few_are_kept)?;
         Ok(Stage { model, device, series, rolling, resident: plan(&limits)? })
     }
 }

@@ -11,6 +11,7 @@ use tailrace_measure::eval::{Company, SameAnswers};
 
 use super::{
     EMPTY_TAIL, Model, NOT_RESIDENT, Output, OutputArgs, TailReads, check_window, heading, resident, row, spills,
+    with_shorter_chunks,
 };
 use crate::args::{LimitArgs, ModelArgs};
 use crate::picture::{Picture, PictureArgs};
@@ -61,6 +62,7 @@ pub(crate) fn run(args: &CompanyArgs) -> Result<()> {
     let kv_window = if spills(given) { given.kv_window } else { Some(WINDOW) };
     let windowed = LimitArgs { context: Some(context), parallel: args.requests, kv_window, ..given.clone() };
     check_window(&LimitArgs { context: of_one, ..windowed.clone() })?;
+    let windowed = with_shorter_chunks(&model, windowed, args.tokens);
     let limits = resident(&windowed);
 
     let (mut reference, mut broken) = (None, Vec::new());

@@ -16,7 +16,8 @@ use tailrace_measure::eval::{
 use tailrace_types::{Bytes, KvType, TokenId};
 
 use super::{
-    EMPTY_TAIL, LOGIT_ROWS, Model, Output, OutputArgs, check_window, heading, row, settings_of, spills, tail_read,
+    EMPTY_TAIL, LOGIT_ROWS, Model, Output, OutputArgs, check_window, heading, row, settings_of, shorter_chunks, spills,
+    tail_read, with_shorter_chunks,
 };
 use crate::args::{Activations, LimitArgs, ModelArgs, kv_type};
 use crate::file::NewFile;
@@ -128,7 +129,13 @@ fn against_settings(
     let default = ["window=256".to_owned(), "window=1024".to_owned()];
     let settings = if args.against.is_empty() { &default[..] } else { &args.against };
     // All are read before anything is computed.
-    let tests = settings.iter().map(|setting| apply(setting, &limits)).collect::<Result<Vec<_>>>()?;
+    let apply_to =
+        |limits: &LimitArgs| settings.iter().map(|setting| apply(setting, limits)).collect::<Result<Vec<_>>>();
+    let tests = apply_to(&limits)?;
+    // The same chunks for all: they are not what is compared.
+    let chunk = tests.iter().filter_map(|test| shorter_chunks(model, test, text.longest())).min();
+    let limits = LimitArgs { ubatch_size: chunk.or(limits.ubatch_size), ..limits };
+    let tests = apply_to(&limits)?;
     let reference = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
     let (mut broken, mut lines) = (Vec::new(), Vec::new());
     for test in &tests {
@@ -163,7 +170,7 @@ fn against_saved(
     let (saved_vocab, vocab) = (header.vocab, model.open.spec().vocab);
     ensure!(saved_vocab == vocab, "{name} has logits of {saved_vocab} tokens, the model has {vocab}");
     let text = Text { sequences: header.tokens(), steps: header.steps };
-    let limits = limits_for(&args.model.limits, &text)?;
+    let limits = with_shorter_chunks(model, limits_for(&args.model.limits, &text)?, text.longest());
     let session = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
     // Of what was saved only its name is known.
     let (near, mut variations) = (Near::DEFAULT, Variations::default());
@@ -241,7 +248,7 @@ fn show(progress: &mut Progress, text: &Text, sequence: usize, position: u32) {
 }
 
 fn save(args: &LogitsArgs, model: &Model, text: &Text, path: &Path) -> Result<()> {
-    let limits = limits_for(&args.model.limits, text)?;
+    let limits = with_shorter_chunks(model, limits_for(&args.model.limits, text)?, text.longest());
     let mut file = NewFile::create(path)?;
     let session = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
     let (of, vocab) = (fingerprint(&model.open.gguf), session.handle.vocab());

@@ -12,7 +12,7 @@ use tailrace_types::Bytes;
 
 use super::{
     EMPTY_TAIL, Model, NOT_RESIDENT, Output, OutputArgs, TailReads, check_window, heading, resident, row, spills,
-    tail_read,
+    tail_read, with_shorter_chunks,
 };
 use crate::args::{LimitArgs, ModelArgs};
 use crate::bench::tokens;
@@ -88,6 +88,7 @@ pub(crate) fn run(args: &NeedleArgs) -> Result<()> {
     // Before the model is loaded: whether the shortest documents have room.
     grid.trial(args.lengths.iter().copied().min().unwrap_or(0), 0.0, 0)?;
 
+    let limits = with_shorter_chunks(&model, limits, longest);
     let session = Session::evaluate(&model.open, &limits, 1)?;
     let (mut found, mut reads) = (Cells::new(), TailReads::default());
     let walked = grid.walk(&session, &mut |length, depth, cell: Vec<Found>| {

@@ -99,11 +99,16 @@ fn a_model_does_not_diverge_from_itself() {
 fn a_window_changes_no_bit_and_a_coarser_cache_does() {
     let (texts, model) = (Texts::new(), largest());
     let text = texts.path("text");
-    let base =
-        ["logits", "-m", &model, "-f", &text, "--tokens", "1100", "--sequences", "2", "--steps", "150", "-ub", "96"];
+    // Chunks of 512 tokens would leave nothing in the tail: shorter ones are taken where none are named.
+    let base = ["logits", "-m", &model, "-f", &text, "--tokens", "1100", "--sequences", "2", "--steps", "150"];
     let same = rows(&[&base[..], &["--against", "window=256", "--exact", "--bound", "mean_tv=0"]].concat());
     assert_eq!((&same[0]["identical"], &same[0]["positions"]), (&2200.into(), &2200.into()));
     assert!(same[0]["tail_read_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{}", same[0]);
+    for settings in ["settings", "reference"] {
+        assert!(same[0][settings].as_str().is_some_and(|words| words.contains("ubatch=64")), "{}", same[0]);
+    }
+    let named = eval(&[&base[..], &["-ub", "512", "--exact"]].concat());
+    assert!(named.code == Some(1) && named.stderr.contains("nothing was read from the tail"), "{}", named.stderr);
     let other = eval(&[&base[..], &["--against", "ctk=bf16", "--exact", "--bound", "max_tv=1e-9"]].concat());
     assert_eq!(other.code, Some(1));
     assert!(other.stderr.contains("positions differ") && other.stderr.contains("max_tv is"), "{}", other.stderr);
@@ -127,7 +132,7 @@ fn saved_logits_are_a_reference_for_their_model() {
 fn requests_get_the_same_alone_and_in_company() {
     let (texts, model) = (Texts::new(), largest());
     let text = texts.path("text");
-    let args = ["serve-same", "-m", &model, "-f", &text, "--requests", "3", "--tokens", "2000", "-n", "6", "-ub", "64"];
+    let args = ["serve-same", "-m", &model, "-f", &text, "--requests", "3", "--tokens", "2000", "-n", "6"];
     let picture = texts.path("runs.svg");
     let found = rows(&[&args[..], &["--sampled", "--svg", &picture]].concat());
     assert!(std::fs::read_to_string(&picture).expect("a picture").contains("window, together"));
@@ -143,7 +148,7 @@ fn requests_get_the_same_alone_and_in_company() {
 fn needles_by_length_and_depth() {
     let (texts, model) = (Texts::new(), largest());
     let picture = texts.path("grid.svg");
-    let base = ["needle", "-m", &model, "--lengths", "500,1100", "--depths", "0,1", "--trials", "1", "-ub", "64"];
+    let base = ["needle", "-m", &model, "--lengths", "500,1100", "--depths", "0,1", "--trials", "1"];
     let found = rows(&[&base[..], &["--kv-window", "256", "--same-as-resident", "--svg", &picture]].concat());
     let cells: Vec<_> = found.iter().map(|row| (float(row, "length"), float(row, "depth"))).collect();
     assert_eq!(cells, [(500.0, 0.0), (500.0, 1.0), (1100.0, 0.0), (1100.0, 1.0)]);
