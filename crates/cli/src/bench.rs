@@ -57,7 +57,7 @@ struct CellArgs {
     #[command(flatten)]
     limits: LimitArgs,
     /// Cells before the measurement; k is 1024.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "0", value_parser = tokens)]
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "0", value_parser = size::tokens)]
     depth: Vec<u32>,
     /// Fill depths with random cells instead of computing them. Shapes always are.
     #[arg(long)]
@@ -123,14 +123,6 @@ impl From<PhaseArg> for Phase {
             PhaseArg::Prefill => Phase::Prefill,
         }
     }
-}
-
-/// A number of tokens, such as `4096` or `32k`.
-pub(crate) fn tokens(text: &str) -> Result<u32, String> {
-    let lower = text.trim().to_ascii_lowercase();
-    let (digits, unit) = lower.strip_suffix('k').map_or((lower.as_str(), 1), |digits| (digits, 1024));
-    let count = digits.parse::<u32>().ok().and_then(|count| count.checked_mul(unit));
-    count.ok_or_else(|| format!("'{text}' is no number of tokens; write for example 4096 or 32k"))
 }
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
@@ -300,18 +292,5 @@ impl Output {
 
     fn end(self) -> Result<()> {
         self.failed.map_or(Ok(()), |error| Err(anyhow::Error::from(error).context("cannot write the rows")))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::tokens;
-
-    #[test]
-    fn numbers_of_tokens() {
-        assert_eq!((tokens("0"), tokens("4096"), tokens("32k"), tokens("1K")), (Ok(0), Ok(4096), Ok(32768), Ok(1024)));
-        for text in ["", "k", "-1", "1.5k", "4194304k", "1m"] {
-            assert!(tokens(text).is_err(), "{text}");
-        }
     }
 }

@@ -14,12 +14,11 @@ use tailrace_gguf::Gguf;
 use tailrace_measure::eval::{ANSWER_ROOM, Encoder, Haystack, Series, Trial};
 use tailrace_types::Bytes;
 
-use crate::bench::tokens;
 use crate::device::{self, Device, DeviceArgs};
 use crate::path::stem;
 use crate::session::Session;
-use crate::stderr;
 use crate::stdout::Stdout;
+use crate::{size, stderr};
 use pass::{Pass, Stage};
 use verdict::Difference;
 
@@ -44,7 +43,7 @@ pub(crate) struct DemoArgs {
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     /// Tokens of document and question; k is 1024. Default: 16k on the CPU, all that the model was trained for on a GPU.
-    #[arg(long, value_name = "TOKENS", value_parser = tokens)]
+    #[arg(long, value_name = "TOKENS", value_parser = size::tokens)]
     tokens: Option<u32>,
 }
 

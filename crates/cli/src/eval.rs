@@ -202,8 +202,8 @@ impl Model {
     }
 }
 
-/// Chunks with which half of a sequence of `cells` tokens leaves the device, where the device's own are too long for that and none are
-/// named.
+/// Chunks with which half of a sequence of `cells` tokens leaves the device, where the device's own are too long for that and
+/// none are named.
 fn shorter_chunks(model: &Model, limits: &LimitArgs, cells: u32) -> Option<u32> {
     if !spills(limits) || limits.ubatch_size.is_some() {
         return None;

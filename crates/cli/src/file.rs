@@ -55,6 +55,16 @@ impl NewFile {
         builder.prefix(".tailrace-").tempfile_in(folder).map(Target::Temporary)
     }
 
+    /// Writes all of the file, and ends it.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub(crate) fn fill(mut self, text: &str) -> Result<()> {
+        self.write_all(text.as_bytes())?;
+        self.finish()
+    }
+
     /// Ends the file.
     ///
     /// # Errors

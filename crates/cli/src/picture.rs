@@ -1,6 +1,5 @@
 //! Pictures of what was measured.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -27,8 +26,6 @@ impl Picture {
 
     /// Writes what `svg` draws, where a picture is wanted.
     pub(crate) fn draw(self, svg: impl FnOnce() -> String) -> Result<()> {
-        let Some(mut file) = self.0 else { return Ok(()) };
-        file.write_all(svg().as_bytes())?;
-        file.finish()
+        self.0.map_or(Ok(()), |file| file.fill(&svg()))
     }
 }

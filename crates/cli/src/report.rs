@@ -1,7 +1,6 @@
 //! `tailrace bench report`: tables and pictures of rows that were kept.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -39,21 +38,18 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
     let found = report(&args.title, &sources);
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make the folder {}", shown(&args.out)))?;
     for picture in &found.pictures {
-        write(&args.out.join(&picture.file), &picture.svg)?;
+        NewFile::create(&args.out.join(&picture.file))?.fill(&picture.svg)?;
     }
     let page = args.out.join(PAGE);
-    write(&page, &found.markdown)?;
+    NewFile::create(&page)?.fill(&found.markdown)?;
     stderr::note(format_args!("wrote {}; pictures beside it: {}", shown(&page), found.pictures.len()));
     Ok(())
 }
 
 /// The ladders of `rows`, one below the other, as one picture.
 pub(crate) fn ladders(rows: Vec<Row>) -> String {
-    let mut pictures = pictures(&[Source { label: "measured".to_owned(), rows }]);
-    match &mut pictures[..] {
-        [picture] => std::mem::take(&mut picture.svg),
-        pictures => stack(&pictures.iter().map(|picture| picture.svg.clone()).collect::<Vec<_>>()),
-    }
+    let pictures = pictures(&[Source { label: "measured".to_owned(), rows }]).into_iter().map(|picture| picture.svg);
+    <[String; 1]>::try_from(pictures.collect::<Vec<_>>()).map_or_else(|several| stack(&several), |[one]| one)
 }
 
 fn read(path: &Path) -> Result<Vec<Row>> {
@@ -69,10 +65,4 @@ fn label(path: &Path, others: &[Source]) -> String {
     let numbered = (2..).map(|number| format!("{name} ({number})"));
     let is_free = |label: &String| others.iter().all(|other| other.label != *label);
     std::iter::once(name.clone()).chain(numbered).find(is_free).unwrap_or(name)
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    let mut file = NewFile::create(path)?;
-    file.write_all(text.as_bytes())?;
-    file.finish()
 }

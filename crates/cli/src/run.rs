@@ -47,9 +47,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<bool> {
     // Whatever happened, what was produced is on standard output; the summary says how far it got.
     let summary = Summary::new(&session, outcome.stats)?;
     stderr::line(&summary);
-    if let Some(mut file) = stats_file {
-        writeln!(file, "{:#}", summary.to_json())?;
-        file.finish()?;
+    if let Some(file) = stats_file {
+        file.fill(&format!("{:#}\n", summary.to_json()))?;
     }
     session.handle.stop();
     match outcome.result? {

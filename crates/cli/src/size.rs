@@ -1,4 +1,4 @@
-//! Sizes on the command line: a bare number is MiB; K, M and G are powers of 1024; B is bytes.
+//! Sizes on the command line. Of bytes: a bare number is MiB; K, M and G are powers of 1024; B is bytes. Of tokens: k is 1024.
 
 /// Bytes of a size such as `900`, `512K`, `1.5G` or `4096B`.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
@@ -23,9 +23,25 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
+/// A number of tokens, such as `4096` or `32k`.
+pub(crate) fn tokens(text: &str) -> Result<u32, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let (digits, unit) = lower.strip_suffix('k').map_or((lower.as_str(), 1), |digits| (digits, 1024));
+    let count = digits.parse::<u32>().ok().and_then(|count| count.checked_mul(unit));
+    count.ok_or_else(|| format!("'{text}' is no number of tokens; write for example 4096 or 32k"))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{parse, tokens};
+
+    #[test]
+    fn numbers_of_tokens() {
+        assert_eq!((tokens("0"), tokens("4096"), tokens("32k"), tokens("1K")), (Ok(0), Ok(4096), Ok(32768), Ok(1024)));
+        for text in ["", "k", "-1", "1.5k", "4194304k", "1m"] {
+            assert!(tokens(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn units() {

@@ -125,17 +125,17 @@ fn against_settings(
     text: &Text,
     (output, picture): (&mut Output, Picture),
 ) -> Result<()> {
-    let limits = limits_for(&args.model.limits, text)?;
+    let mut limits = limits_for(&args.model.limits, text)?;
     let default = ["window=256".to_owned(), "window=1024".to_owned()];
     let settings = if args.against.is_empty() { &default[..] } else { &args.against };
     // All are read before anything is computed.
-    let apply_to =
-        |limits: &LimitArgs| settings.iter().map(|setting| apply(setting, limits)).collect::<Result<Vec<_>>>();
-    let tests = apply_to(&limits)?;
-    // The same chunks for all: they are not what is compared.
-    let chunk = tests.iter().filter_map(|test| shorter_chunks(model, test, text.longest())).min();
-    let limits = LimitArgs { ubatch_size: chunk.or(limits.ubatch_size), ..limits };
-    let tests = apply_to(&limits)?;
+    let mut tests = settings.iter().map(|setting| apply(setting, &limits)).collect::<Result<Vec<_>>>()?;
+    // The same chunks for all that name none: they are not what is compared.
+    if let Some(chunk) = tests.iter().filter_map(|test| shorter_chunks(model, test, text.longest())).min() {
+        for each in tests.iter_mut().chain([&mut limits]) {
+            each.ubatch_size.get_or_insert(chunk);
+        }
+    }
     let reference = Session::evaluate(&model.open, &limits, LOGIT_ROWS)?;
     let (mut broken, mut lines) = (Vec::new(), Vec::new());
     for test in &tests {

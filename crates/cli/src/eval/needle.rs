@@ -15,10 +15,9 @@ use super::{
     tail_read, with_shorter_chunks,
 };
 use crate::args::{LimitArgs, ModelArgs};
-use crate::bench::tokens;
 use crate::picture::{Picture, PictureArgs};
-use crate::prompt;
 use crate::session::{Progress, Session};
+use crate::{prompt, size};
 
 #[derive(Debug, Args)]
 pub(crate) struct NeedleArgs {
@@ -28,7 +27,7 @@ pub(crate) struct NeedleArgs {
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Lengths of document and question in tokens; k is 1024.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "1k,4k", value_parser = tokens)]
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "1k,4k", value_parser = size::tokens)]
     lengths: Vec<u32>,
     /// Depths of the needle: 0 is the beginning, 1 the end.
     #[arg(long, value_name = "SHARE", value_delimiter = ',', default_value = "0,0.25,0.5,0.75,1", value_parser = share)]

@@ -109,6 +109,9 @@ fn a_window_changes_no_bit_and_a_coarser_cache_does() {
     }
     let named = eval(&[&base[..], &["-ub", "512", "--exact"]].concat());
     assert!(named.code == Some(1) && named.stderr.contains("nothing was read from the tail"), "{}", named.stderr);
+    // Under a cap that everything fits into no chunk would help.
+    let capped = &rows(&[&base[..], &["--against", "vram-target=1G"]].concat())[0];
+    assert!(capped["settings"].as_str().is_some_and(|words| !words.contains("ubatch")), "{capped}");
     let other = eval(&[&base[..], &["--against", "ctk=bf16", "--exact", "--bound", "max_tv=1e-9"]].concat());
     assert_eq!(other.code, Some(1));
     assert!(other.stderr.contains("positions differ") && other.stderr.contains("max_tv is"), "{}", other.stderr);
